@@ -1,0 +1,93 @@
+package machine
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// JobState is the state of a job.
+type JobState string
+
+// States of a job.
+const (
+	JobRunning   JobState = "running"
+	JobSucceeded JobState = "succeeded"
+	JobFailed    JobState = "failed"
+	JobCancelled JobState = "cancelled"
+)
+
+// JobEvent is what happens to a job.
+type JobEvent string
+
+// Events of a job.
+const (
+	JobAdvance JobEvent = "advance" // a step is done, the next begins
+	JobRetry   JobEvent = "retry"   // a new attempt begins at the first step
+	JobSucceed JobEvent = "succeed" // the last step is done
+	JobFail    JobEvent = "fail"    // no attempt is left, or a retry cannot help
+	JobCancel  JobEvent = "cancel"  // somebody called it off
+)
+
+// JobStates lists every job state.
+func JobStates() []JobState {
+	return []JobState{JobRunning, JobSucceeded, JobFailed, JobCancelled}
+}
+
+// JobEvents lists every job event.
+func JobEvents() []JobEvent {
+	return []JobEvent{JobAdvance, JobRetry, JobSucceed, JobFail, JobCancel}
+}
+
+var jobTable = table[JobState, JobEvent]{
+	JobRunning:   {JobAdvance: JobRunning, JobRetry: JobRunning, JobSucceed: JobSucceeded, JobFail: JobFailed, JobCancel: JobCancelled},
+	JobSucceeded: {},
+	JobFailed:    {},
+	JobCancelled: {},
+}
+
+// NextJob is the transition function of jobs.
+func NextJob(s JobState, e JobEvent) (JobState, error) { return jobTable.next("job", s, e) }
+
+// JobKind says what a job is for.
+type JobKind string
+
+// Kinds of job.
+const (
+	ProvisionJob JobKind = "provision" // put an image on a machine for a new order
+	ReinstallJob JobKind = "reinstall" // put an image on the machine that an order holds
+	ReclaimJob   JobKind = "reclaim"   // isolate, wipe every disk, prove it, return to stock
+)
+
+// JobKinds lists every kind of job.
+func JobKinds() []JobKind { return []JobKind{ProvisionJob, ReinstallJob, ReclaimJob} }
+
+// Job is one run of work on one machine.
+type Job struct {
+	ID        string   `json:"id"`
+	Kind      JobKind  `json:"kind"`
+	MachineID string   `json:"machine_id"`
+	OrderID   string   `json:"order_id,omitempty"`
+	State     JobState `json:"state"`
+	Attempt   int      `json:"attempt"` // from 1; reports of an older attempt are refused
+	Step      StepName `json:"step"`
+	Reason    string   `json:"reason,omitempty"` // why the last attempt or the job failed, in words
+
+	Image       string `json:"image,omitempty"`
+	ImageDigest string `json:"image_digest,omitempty"`
+	WipeData    bool   `json:"wipe_data"` // data disks too: a new customer, or asked for in as many words
+
+	Progress Progress        `json:"progress"`
+	Result   json.RawMessage `json:"result,omitempty"` // the validation report, once there
+	Started  time.Time       `json:"started"`
+	StepAt   time.Time       `json:"step_at"`  // when the step began
+	SeenAt   time.Time       `json:"seen_at"`  // last sign of life from whoever does the step
+	Due      time.Time       `json:"due"`      // when the step is given up, unless it shows life
+	Finished time.Time       `json:"finished"` // zero while running
+}
+
+// Progress is how far a long step is.
+type Progress struct {
+	Done  int64 `json:"done"`  // bytes
+	Total int64 `json:"total"` // bytes
+	Rate  int64 `json:"rate"`  // bytes per second over the last seconds
+}

@@ -1,0 +1,102 @@
+package machine
+
+import "time"
+
+// StepName names a step of a job.
+type StepName string
+
+// Steps, in the order in which a provision job takes them.
+const (
+	StepIsolate   StepName = "isolate"    // close the public side, open the provisioning port
+	StepPowerOff  StepName = "power-off"  // BMC: off, and seen off
+	StepNextBoot  StepName = "next-boot"  // BMC: network, once
+	StepPowerOn   StepName = "power-on"   // BMC: on, and seen on
+	StepHello     StepName = "hello"      // firmware, loader, kernel, RAM disk; the agent trades its nonce for a token
+	StepInventory StepName = "inventory"  // what is there is what was recorded
+	StepWipe      StepName = "wipe"       // take down old signatures and data
+	StepWrite     StepName = "write"      // stream the image to the system disk
+	StepVerify    StepName = "verify"     // read it back
+	StepConfigure StepName = "configure"  // backup GPT, root size, cloud-init seed, boot entry
+	StepBootDisk  StepName = "boot-disk"  // BMC: next boot from disk, power cycle
+	StepFirstBoot StepName = "first-boot" // the installed OS phones home
+	StepNetwork   StepName = "network"    // edge: public address, bandwidth, anti-spoof
+	StepValidate  StepName = "validate"   // the installed OS judges its cards
+	StepHandOver  StepName = "hand-over"  // close the provisioning port, give it to the customer
+	StepEraseAll  StepName = "erase"      // every byte of every disk
+	StepProve     StepName = "prove"      // read back, nothing left
+	StepShutDown  StepName = "shut-down"  // BMC: off before it goes back to stock
+	StepRelease   StepName = "release"    // address into cool-down, machine into stock
+)
+
+// Actor is who does a step.
+type Actor string
+
+// Actors.
+const (
+	Controller  Actor = "controller" // this server, by an action
+	Agent       Actor = "agent"      // the RAM disk; instructed by the answers to its reports
+	InstalledOS Actor = "os"         // bareyard-validate in the installed OS; likewise
+)
+
+// Step is one step of a plan.
+type Step struct {
+	Name        StepName
+	Actor       Actor
+	Deadline    time.Duration // from the beginning of the step
+	Quiet       time.Duration // longest silence of the actor; zero means until the deadline
+	Tries       int           // how often the controller tries it within an attempt
+	Destructive bool          // writes to disks: checked against the owning job and attempt in the transaction that starts it
+}
+
+// MaxAttempts is how often a job starts over before it fails.
+const MaxAttempts = 3
+
+// Plan returns the steps of a kind of job, in order.
+func Plan(kind JobKind) []Step {
+	boot := []Step{
+		{Name: StepPowerOff, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5},
+		{Name: StepNextBoot, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5},
+		{Name: StepPowerOn, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5},
+		{Name: StepHello, Actor: Agent, Deadline: 15 * time.Minute},
+		{Name: StepInventory, Actor: Agent, Deadline: 3 * time.Minute, Quiet: time.Minute},
+	}
+	isolate := Step{Name: StepIsolate, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5}
+	install := []Step{
+		{Name: StepWipe, Actor: Agent, Deadline: 30 * time.Minute, Quiet: time.Minute, Destructive: true},
+		{Name: StepWrite, Actor: Agent, Deadline: 2 * time.Hour, Quiet: time.Minute, Destructive: true},
+		{Name: StepVerify, Actor: Agent, Deadline: 2 * time.Hour, Quiet: time.Minute},
+		{Name: StepConfigure, Actor: Agent, Deadline: 10 * time.Minute, Quiet: 2 * time.Minute, Destructive: true},
+		{Name: StepBootDisk, Actor: Controller, Deadline: 5 * time.Minute, Tries: 5},
+		{Name: StepFirstBoot, Actor: InstalledOS, Deadline: 20 * time.Minute},
+		{Name: StepNetwork, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5},
+		{Name: StepValidate, Actor: InstalledOS, Deadline: 10 * time.Minute, Quiet: 2 * time.Minute},
+		{Name: StepHandOver, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5},
+	}
+	switch kind {
+	case ProvisionJob, ReinstallJob:
+		return append(append([]Step{isolate}, boot...), install...)
+	case ReclaimJob:
+		return append(append([]Step{isolate}, boot...),
+			Step{Name: StepEraseAll, Actor: Agent, Deadline: 48 * time.Hour, Quiet: 2 * time.Minute, Destructive: true},
+			Step{Name: StepProve, Actor: Agent, Deadline: 2 * time.Hour, Quiet: 2 * time.Minute},
+			Step{Name: StepShutDown, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5},
+			Step{Name: StepRelease, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5},
+		)
+	}
+	return nil
+}
+
+// StepOf returns a step of a kind of job and the one after it; next is "" at the end of the plan.
+func StepOf(kind JobKind, name StepName) (step Step, next StepName, ok bool) {
+	plan := Plan(kind)
+	for i, s := range plan {
+		if s.Name != name {
+			continue
+		}
+		if i+1 < len(plan) {
+			next = plan[i+1].Name
+		}
+		return s, next, true
+	}
+	return Step{}, "", false
+}
