@@ -1,0 +1,188 @@
+package accelerator
+
+import (
+	"fmt"
+	"time"
+)
+
+// Value is one measured value with all that is needed to judge it, or the reason why there is none.
+type Value[T any] struct {
+	Value     T      `json:"value"`
+	Unit      string `json:"unit,omitempty"`  // bytes, W, °C, GT/s; "" for counts and names
+	Supported bool   `json:"supported"`       // false: this card or driver has no such value ("N/A")
+	Source    string `json:"source"`          // nvml, sysfs, proc, kmsg
+	Error     string `json:"error,omitempty"` // why it could not be read although it should be there
+}
+
+// Measured returns a value that was read.
+func Measured[T any](v T, unit, source string) Value[T] {
+	return Value[T]{Value: v, Unit: unit, Supported: true, Source: source}
+}
+
+// Unsupported returns the value that a card or driver does not have.
+func Unsupported[T any](source string) Value[T] { return Value[T]{Source: source} }
+
+// Unreadable returns the value that should be there and could not be read.
+func Unreadable[T any](source, why string) Value[T] {
+	return Value[T]{Supported: true, Source: source, Error: why}
+}
+
+// Known reports whether there is a value to judge.
+func (v Value[T]) Known() bool { return v.Supported && v.Error == "" }
+
+// String returns the value with its unit, "n/a" where there is none and "?" where it could not be read.
+func (v Value[T]) String() string {
+	switch {
+	case v.Error != "":
+		return "?"
+	case !v.Supported:
+		return "n/a"
+	case v.Unit == "":
+		return fmt.Sprint(v.Value)
+	}
+	return fmt.Sprint(v.Value, " ", v.Unit)
+}
+
+// Facts is everything that was read from one machine at one moment. Judge draws its conclusions from it and from nothing else.
+type Facts struct {
+	Taken  time.Time `json:"taken"`
+	PCI    Bus       `json:"pci"`
+	Driver []Driver  `json:"drivers"` // one for each vendor whose cards were looked for
+	Log    KernelLog `json:"log"`
+	Host   Host      `json:"host"`
+}
+
+// Bus is what the PCI bus shows.
+type Bus struct {
+	Cards []PCICard `json:"cards"`           // by slot
+	Error string    `json:"error,omitempty"` // why the bus could not be read
+}
+
+// PCICard is an accelerator as sysfs shows it.
+type PCICard struct {
+	Slot      string `json:"slot"`      // 0000:05:00.0
+	Vendor    string `json:"vendor"`    // 10de
+	Device    string `json:"device"`    // 2b85
+	Subsystem string `json:"subsystem"` // vendor:device of the board maker
+	Class     string `json:"class"`     // 030200
+	Driver    string `json:"driver"`    // kernel driver that holds it, "" for none
+
+	Answers   Value[bool]   `json:"answers"`    // false: its configuration space reads all ones
+	LinkSpeed Value[string] `json:"link_speed"` // now; idle cards train down, so it is recorded and not judged
+	LinkWidth Value[int64]  `json:"link_width"` // lanes now
+	MaxSpeed  Value[string] `json:"max_speed"`
+	MaxWidth  Value[int64]  `json:"max_width"`
+	NUMA      Value[int64]  `json:"numa"`      // node, -1 for none
+	AERFatal  Value[int64]  `json:"aer_fatal"` // errors since boot
+}
+
+// ID returns vendor:device.
+func (c PCICard) ID() string { return c.Vendor + ":" + c.Device }
+
+// FaultKind classes what went wrong when a driver or a card was asked.
+type FaultKind string
+
+// Kinds of fault.
+const (
+	FaultAbsent  FaultKind = "absent"  // the driver's library is not installed
+	FaultRefused FaultKind = "refused" // the driver answered with an error
+	FaultLost    FaultKind = "lost"    // the driver says that the card is gone from the bus
+	FaultCrash   FaultKind = "crash"   // asking killed the process that asked
+	FaultHang    FaultKind = "hang"    // no answer in time
+	FaultSymbol  FaultKind = "symbol"  // the library lacks a function that we cannot do without
+	FaultProbe   FaultKind = "probe"   // the probe itself could not be run or was not understood
+)
+
+// Fault is why a driver or a card did not answer.
+type Fault struct {
+	Kind   FaultKind `json:"kind"`
+	During string    `json:"during,omitempty"` // the call under way
+	Detail string    `json:"detail"`
+}
+
+func (f *Fault) String() string {
+	if f.During == "" {
+		return string(f.Kind) + ": " + f.Detail
+	}
+	return string(f.Kind) + " in " + f.During + ": " + f.Detail
+}
+
+// Driver is what one vendor's driver says.
+type Driver struct {
+	Vendor  string        `json:"vendor"` // PCI vendor, four hex digits
+	Fault   *Fault        `json:"fault,omitempty"`
+	Version Value[string] `json:"version"`
+	Count   Value[int64]  `json:"count"` // cards, as the driver counts them
+	Cards   []Card        `json:"cards"` // by index; a card that does not answer is here with its fault
+}
+
+// Card is an accelerator as its driver describes it.
+type Card struct {
+	Index int    `json:"index"`
+	Slot  string `json:"slot"` // "" when it could not be learned
+	Fault *Fault `json:"fault,omitempty"`
+
+	Name   Value[string] `json:"name"`
+	Serial Value[string] `json:"serial"`
+	UUID   Value[string] `json:"uuid"`
+	VBIOS  Value[string] `json:"vbios"`
+	ID     Value[string] `json:"id"` // PCI vendor:device
+	Memory Value[int64]  `json:"memory"`
+
+	ECC             Value[bool]  `json:"ecc"`         // on now
+	ECCPending      Value[bool]  `json:"ecc_pending"` // on after the next reset
+	Uncorrected     Value[int64] `json:"uncorrected"` // memory errors since the driver was loaded
+	UncorrectedEver Value[int64] `json:"uncorrected_ever"`
+	RemapPending    Value[bool]  `json:"remap_pending"`
+	RemapFailed     Value[bool]  `json:"remap_failed"`
+	RemappedRows    Value[int64] `json:"remapped_rows"` // because of uncorrected errors
+
+	Recovery    Value[string] `json:"recovery"` // what the driver asks for: none, reset, reboot, drain, …
+	MIG         Value[bool]   `json:"mig"`
+	ComputeMode Value[string] `json:"compute_mode"`
+
+	LinkGen   Value[int64] `json:"link_gen"`
+	LinkWidth Value[int64] `json:"link_width"`
+	MaxGen    Value[int64] `json:"max_gen"`
+	MaxWidth  Value[int64] `json:"max_width"`
+
+	Temperature  Value[int64] `json:"temperature"`
+	Power        Value[int64] `json:"power"`
+	PowerLimit   Value[int64] `json:"power_limit"`   // enforced
+	PowerDefault Value[int64] `json:"power_default"` // as it left the factory
+}
+
+// Host is the machine around the cards.
+type Host struct {
+	CPU     Value[string] `json:"cpu"`
+	Cores   Value[int64]  `json:"cores"` // logical
+	Memory  Value[int64]  `json:"memory"`
+	Kernel  Value[string] `json:"kernel"`
+	Nouveau Value[bool]   `json:"nouveau"` // the module is loaded
+	Disks   []HostDisk    `json:"disks"`
+	NICs    []HostNIC     `json:"nics"`
+	EDAC    []EDAC        `json:"edac"` // empty without ECC memory or its kernel driver
+	Errors  []string      `json:"errors,omitempty"`
+}
+
+// HostDisk is a disk as the kernel shows it.
+type HostDisk struct {
+	Name   string        `json:"name"`
+	Serial Value[string] `json:"serial"`
+	Size   Value[int64]  `json:"size"`
+}
+
+// HostNIC is a physical network port.
+type HostNIC struct {
+	Name    string        `json:"name"`
+	MAC     Value[string] `json:"mac"`     // permanent, lower case
+	Carrier Value[bool]   `json:"carrier"` // unreadable while the port is down
+	Speed   Value[int64]  `json:"speed"`   // Mbit/s
+}
+
+// EDAC is a memory controller's error counts since boot.
+type EDAC struct {
+	Name        string       `json:"name"`
+	Uncorrected Value[int64] `json:"uncorrected"`
+	Corrected   Value[int64] `json:"corrected"`
+}
