@@ -1,0 +1,200 @@
+package network
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/bareyard/bareyard/machine"
+)
+
+// Gateway4 and Gateway6 are the edge's address on every machine's public port, the same everywhere: on-link, routed by nobody.
+func Gateway4() netip.Addr { return netip.AddrFrom4([4]byte{169, 254, 0, 1}) }
+
+// Gateway6 is the IPv6 counterpart of Gateway4.
+func Gateway6() netip.Addr { return netip.MustParseAddr("fe80::1") }
+
+// Mode says what passes at a port.
+type Mode string
+
+// Modes of a port.
+const (
+	On        Mode = "on"        // traffic passes at the bandwidth that was sold
+	Limited   Mode = "limited"   // traffic passes at a bandwidth lowered for a reason: overdue, over quota
+	Blackhole Mode = "blackhole" // under attack: everything to and from the addresses is dropped, and the edge says so upstream where it can
+	Off       Mode = "off"       // nothing passes; the addresses stay the machine's
+)
+
+// Modes lists every mode.
+func Modes() []Mode { return []Mode{On, Limited, Blackhole, Off} }
+
+// Port is the state of one machine's public port at an edge, desired and observed alike.
+type Port struct {
+	Machine  string         `json:"machine"` // its ID
+	MAC      string         `json:"mac"`     // of the public NIC, lower case, colons
+	Addrs    []netip.Prefix `json:"addrs"`   // routed to the machine, and the only sources it may use: IPv4 /32, IPv6 /48 to /128
+	UpKbit   int            `json:"up_kbit"` // from the machine to the world, counted with the Ethernet header
+	DownKbit int            `json:"down_kbit"`
+	Mode     Mode           `json:"mode"` // "" only when observed: no mode holds completely
+}
+
+// Counter is what a port has delivered since its epoch. Bytes count frames with their Ethernet header, after shaping: what
+// was dropped is not in them.
+type Counter struct {
+	Machine   string `json:"machine"`
+	Epoch     int64  `json:"epoch"` // changes whenever the counters start from zero again
+	UpBytes   uint64 `json:"up_bytes"`
+	DownBytes uint64 `json:"down_bytes"`
+}
+
+// Edge is where addresses, bandwidth and guards are enforced.
+type Edge interface {
+	// Read returns the ports as they are, sorted by machine. What was tampered with reads as different from what was applied.
+	Read(ctx context.Context) ([]Port, error)
+	// Apply sets and removes ports, and repairs what all ports share. It is idempotent, and after a crash at any moment the
+	// next call converges. It refuses with Invalid or Conflict before it changes anything.
+	Apply(ctx context.Context, set []Port, remove []string) error
+	// Counters returns the counters of every port, sorted by machine.
+	Counters(ctx context.Context) ([]Counter, error)
+}
+
+// Validate returns an Invalid error that names the field.
+func (p Port) Validate() error {
+	if p.Machine == "" {
+		return invalid("machine", "a port needs its machine", "give the machine's ID")
+	}
+	if err := checkMAC("mac", p.MAC); err != nil {
+		return err
+	}
+	if err := ValidateKbit("up_kbit", p.UpKbit); err != nil {
+		return err
+	}
+	if err := ValidateKbit("down_kbit", p.DownKbit); err != nil {
+		return err
+	}
+	if !slices.Contains(Modes(), p.Mode) {
+		return invalid("mode", fmt.Sprintf("%q is no mode", p.Mode), fmt.Sprintf("use one of %v", Modes()))
+	}
+	if len(p.Addrs) == 0 {
+		return invalid("addrs", "a port needs an address", "give at least one prefix, or remove the port")
+	}
+	for i, a := range p.Addrs {
+		if err := checkAssigned(a); err != nil {
+			return err
+		}
+		for _, b := range p.Addrs[:i] {
+			if a.Overlaps(b) {
+				return invalid("addrs", fmt.Sprintf("%s overlaps %s", a, b), "leave one out")
+			}
+		}
+	}
+	return nil
+}
+
+func checkAssigned(p netip.Prefix) error {
+	if !p.IsValid() {
+		return invalid("addrs", "an address is no prefix", "write it as 203.0.113.7/32")
+	}
+	if err := checkPublic("addrs", p); err != nil {
+		return err
+	}
+	if p.Addr().Is4() && p.Bits() != 32 {
+		return invalid("addrs", fmt.Sprintf("%s is not a single address", p), "give IPv4 as /32, one by one")
+	}
+	if p.Addr().Is6() && p.Bits() < 48 {
+		return invalid("addrs", fmt.Sprintf("%s is too wide for one machine", p), "give /48 or longer")
+	}
+	return nil
+}
+
+// checkMAC wants the one form in which MAC addresses are kept: six octets, lower case, colons, a unicast address.
+func checkMAC(field, mac string) error {
+	hw, err := net.ParseMAC(mac)
+	if err != nil || len(hw) != 6 || hw.String() != mac || hw[0]&1 == 1 || mac == "00:00:00:00:00:00" {
+		return invalid(field, fmt.Sprintf("%q is not the MAC address of a port", mac), "write it as 52:54:00:12:34:56, lower case")
+	}
+	return nil
+}
+
+// ValidatePorts checks every port and that no two share a machine, a MAC address or a part of an address: those are
+// Conflict errors.
+func ValidatePorts(ports []Port) error {
+	machines := make(map[string]bool, len(ports))
+	macs := make(map[string]string, len(ports))
+	type owned struct {
+		prefix netip.Prefix
+		by     string
+	}
+	var all []owned
+	for _, p := range ports {
+		if err := p.Validate(); err != nil {
+			return err
+		}
+		if machines[p.Machine] {
+			return conflict("machine", fmt.Sprintf("machine %s is there twice", p.Machine), "give each machine one port")
+		}
+		machines[p.Machine] = true
+		if by, ok := macs[p.MAC]; ok {
+			return conflict("mac", fmt.Sprintf("MAC address %s is that of %s and %s", p.MAC, by, p.Machine), "correct one machine's record")
+		}
+		macs[p.MAC] = p.Machine
+		for _, a := range p.Addrs {
+			all = append(all, owned{a, p.Machine})
+		}
+	}
+	slices.SortFunc(all, func(a, b owned) int { return a.prefix.Compare(b.prefix) })
+	for i := 1; i < len(all); i++ {
+		if a, b := all[i-1], all[i]; a.prefix.Overlaps(b.prefix) {
+			return conflict("addrs", fmt.Sprintf("%s of %s overlaps %s of %s", b.prefix, b.by, a.prefix, a.by), "take the address from one of them first")
+		}
+	}
+	return nil
+}
+
+func conflict(field, message, hint string) error {
+	return &machine.Error{Code: machine.Conflict, Message: message, Field: field, Hint: hint}
+}
+
+// Equal reports whether two ports are the same; the order of addresses does not count.
+func (p Port) Equal(q Port) bool {
+	return p.Machine == q.Machine && p.MAC == q.MAC && p.UpKbit == q.UpKbit && p.DownKbit == q.DownKbit && p.Mode == q.Mode &&
+		slices.Equal(sortPrefixes(p.Addrs), sortPrefixes(q.Addrs))
+}
+
+// Diff returns what must be applied to turn have into want: the ports that are missing or differ, sorted by machine, and the
+// machines whose ports are not wanted, sorted.
+func Diff(want, have []Port) (set []Port, remove []string) {
+	left := make(map[string]Port, len(have))
+	for _, p := range have {
+		left[p.Machine] = p
+	}
+	for _, p := range want {
+		if h, ok := left[p.Machine]; !ok || !h.Equal(p) {
+			set = append(set, p)
+		}
+		delete(left, p.Machine)
+	}
+	slices.SortFunc(set, func(a, b Port) int { return cmp.Compare(a.Machine, b.Machine) })
+	return set, slices.Sorted(maps.Keys(left))
+}
+
+// Reconcile makes the edge carry exactly the wanted ports. Run it at start, after every change and now and then: it repairs
+// drift, and without any it changes nothing.
+func Reconcile(ctx context.Context, edge Edge, want []Port) error {
+	if err := ValidatePorts(want); err != nil {
+		return err
+	}
+	have, err := edge.Read(ctx)
+	if err != nil {
+		return fmt.Errorf("read edge: %w", err)
+	}
+	set, remove := Diff(want, have)
+	if err := edge.Apply(ctx, set, remove); err != nil {
+		return fmt.Errorf("apply to edge: %w", err)
+	}
+	return nil
+}
