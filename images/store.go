@@ -1,0 +1,183 @@
+package images
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/google/renameio/v2"
+
+	"github.com/bareyard/bareyard/machine"
+)
+
+// Store keeps images on disk. A file appears under its final name only when it is complete and synced, so that a crash leaves
+// at most temporary files, which GC removes. Several processes may read a store while one imports.
+//
+//	Dir/manifests/DIGEST.json
+//	Dir/chunks/ab/DIGEST
+//	Dir/incoming/…       downloads that are not complete
+type Store struct {
+	Dir string
+}
+
+func (s *Store) manifestPath(digest string) string {
+	return filepath.Join(s.Dir, "manifests", digest+".json")
+}
+
+func (s *Store) chunkPath(digest string) string {
+	return filepath.Join(s.Dir, "chunks", digest[:2], digest)
+}
+
+// Manifest returns the manifest that digest names; machine.NotFound when the store does not have it.
+func (s *Store) Manifest(digest string) (Manifest, error) {
+	data, err := s.manifestBytes(digest)
+	if err != nil {
+		return Manifest{}, err
+	}
+	m, err := ParseManifest(data, digest)
+	if err != nil {
+		return Manifest{}, fmt.Errorf("read image %s: %w", digest, err)
+	}
+	return m, nil
+}
+
+func (s *Store) manifestBytes(digest string) ([]byte, error) {
+	if !ValidDigest(digest) {
+		return nil, notFound("image", digest)
+	}
+	data, err := os.ReadFile(s.manifestPath(digest))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, notFound("image", digest)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read manifest: %w", err)
+	}
+	return data, nil
+}
+
+// Chunk opens the stored, zstd-compressed form of a chunk and returns its length; machine.NotFound when the store does not have
+// it. Whoever opens it closes it.
+func (s *Store) Chunk(digest string) (*os.File, int64, error) {
+	if !ValidDigest(digest) {
+		return nil, 0, notFound("chunk", digest)
+	}
+	f, err := os.Open(s.chunkPath(digest))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, 0, notFound("chunk", digest)
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("open chunk: %w", err)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return nil, 0, fmt.Errorf("open chunk: %w", err)
+	}
+	return f, info.Size(), nil
+}
+
+// Digests lists the images in the store.
+func (s *Store) Digests() ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(s.Dir, "manifests"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list images: %w", err)
+	}
+	var digests []string
+	for _, e := range entries {
+		if d, ok := trimJSON(e.Name()); ok && ValidDigest(d) {
+			digests = append(digests, d)
+		}
+	}
+	return digests, nil
+}
+
+func trimJSON(name string) (string, bool) {
+	ext := filepath.Ext(name)
+	return name[:len(name)-len(ext)], ext == ".json"
+}
+
+// putChunk stores the compressed form of a chunk unless it is there already, and returns the length that is stored.
+func (s *Store) putChunk(digest string, stored []byte) (int64, error) {
+	path := s.chunkPath(digest)
+	if info, err := os.Stat(path); err == nil && info.Size() > 0 {
+		return info.Size(), nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return 0, fmt.Errorf("store chunk: %w", err)
+	}
+	if err := writeFile(path, stored); err != nil {
+		return 0, fmt.Errorf("store chunk: %w", err)
+	}
+	return int64(len(stored)), nil
+}
+
+// putManifest stores a manifest, which makes the image exist: its chunks must be there and synced before.
+func (s *Store) putManifest(m Manifest) (string, error) {
+	digest := m.Digest()
+	data, err := json.Marshal(m)
+	if err != nil {
+		return "", fmt.Errorf("encode manifest: %w", err)
+	}
+	path := s.manifestPath(digest)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return "", fmt.Errorf("store manifest: %w", err)
+	}
+	if err := writeFile(path, append(data, '\n')); err != nil {
+		return "", fmt.Errorf("store manifest: %w", err)
+	}
+	return digest, nil
+}
+
+func writeFile(path string, data []byte) error {
+	return renameio.WriteFile(path, data, 0o644, renameio.WithTempDir(filepath.Dir(path)))
+}
+
+// Export writes the whole image to w, zero ranges included, checking every chunk.
+func (s *Store) Export(w io.Writer, m Manifest) error {
+	dec, err := NewDecoder()
+	if err != nil {
+		return err
+	}
+	defer dec.Close()
+	zero := make([]byte, m.ChunkSize)
+	out := make([]byte, 0, m.ChunkSize)
+	var stored []byte
+	for _, c := range m.Chunks {
+		data := zero[:min(c.Length, int64(len(zero)))]
+		if !c.Zero {
+			if stored, err = s.readChunk(stored, c); err != nil {
+				return err
+			}
+			if data, err = dec.Decode(out, stored, c); err != nil {
+				return err
+			}
+		}
+		if _, err := w.Write(data); err != nil {
+			return fmt.Errorf("export image: %w", err)
+		}
+	}
+	return nil
+}
+
+func (s *Store) readChunk(buf []byte, c Chunk) ([]byte, error) {
+	f, _, err := s.Chunk(c.Digest)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return ReadStored(f, buf, c)
+}
+
+func notFound(noun, digest string) error {
+	if len(digest) > 80 {
+		digest = digest[:80] + "…"
+	}
+	return &machine.Error{Code: machine.NotFound, Message: fmt.Sprintf("no %s %q in the store", noun, digest)}
+}
