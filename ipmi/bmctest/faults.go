@@ -1,0 +1,88 @@
+package bmctest
+
+import (
+	"sync"
+	"time"
+)
+
+// Fault is the ways in which a simulated BMC misbehaves. The zero value behaves. Fields that only one protocol can show
+// say so.
+type Fault struct {
+	Unreachable   bool          // answers nothing
+	IgnorePowerOn bool          // accepts a power on, does nothing
+	StalePolls    int           // this many power reads after each power command still show the state before it
+	PowerReads    []Read        // what the power reads after the next power command show, in turn; then the truth
+	SlowOff       time.Duration // a power off takes effect this much later
+	IgnoreSoft    bool          // accepts a soft off that the operating system ignores
+	DropBoot      bool          // accepts a boot override and does not keep it
+	RefuseBootOff bool          // refuses a boot override while the host is off (Redfish: 500)
+	SessionsFull  bool          // all session slots are taken (Redfish: 503 with RAC0218)
+	LockAfter     int           // this many failed logins in a row lock the user out, until it is 0 again
+
+	RefuseSuites    []int // IPMI: cipher suites that are advertised and then refused with status 0x04
+	OnlySuite       int   // IPMI: the one cipher suite that works, when not 0
+	NoSuiteList     bool  // IPMI: Get Channel Cipher Suites fails with completion code C1h
+	NoBootClearing  bool  // IPMI: boot option parameter 3 is not supported (80h), so the flags expire
+	NoPersistReset  bool  // IPMI: the flags stay valid after they were used, as the firmware never clears them
+	OperatorOnly    bool  // IPMI: the user may be at most an operator
+	RequireETag     bool  // Redfish: a PATCH without the current ETag gets 428, a wrong one 412; the ETag changes with every GET
+	ETagInBody      bool  // Redfish: the ETag is only in @odata.etag
+	Unauthorized    int   // Redfish: this many further requests with a token get 401, and the session is gone
+	NoBasic         bool  // Redfish: Basic authentication is refused
+	SettingsBoot    bool  // Redfish: boot overrides go to the @Redfish.Settings resource; a PATCH of the system is accepted and dropped
+	OddTypes        bool  // Redfish: numbers for strings, strings for numbers, arrays for objects, a BOM
+	LoginPage       bool  // Redfish: 200 and an HTML page instead of a resource
+	ResetWhenOff500 bool  // Redfish: a restart of a host that is off gets 500
+	Mode            string
+	ResetTypes      []string // Redfish: the reset types that are allowed; nil is a full list
+	ResetList       string   // Redfish: where the allowed reset types are told: "" inline, "actioninfo" or "none"
+}
+
+// Values of Fault.Mode: how a Redfish service treats BootSourceOverrideMode.
+const (
+	ModeReadOnly = "read-only" // in a PATCH it gets 400 PropertyNotWritable
+	ModeRequired = "required"  // a PATCH without it gets 400 PropertyMissing
+)
+
+// Read is one scripted answer to a power read.
+type Read string
+
+// Scripted answers.
+const (
+	ReadOn   Read = "on"
+	ReadOff  Read = "off"
+	ReadLost Read = "lost" // no answer; ipmi_sim cannot show it and tells the truth
+)
+
+// Faults holds a Fault that can be changed while BMCs run. A nil *Faults has no faults.
+type Faults struct {
+	mu sync.Mutex
+	f  Fault
+}
+
+// Set changes the faults.
+func (f *Faults) Set(change func(*Fault)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change(&f.f)
+}
+
+// Now is the faults at this moment.
+func (f *Faults) Now() Fault {
+	if f == nil {
+		return Fault{}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.f
+}
+
+// take runs fn on the live faults and returns what it returns: for faults that are counted down.
+func (f *Faults) take(fn func(*Fault) bool) bool {
+	if f == nil {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return fn(&f.f)
+}

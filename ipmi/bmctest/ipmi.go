@@ -1,0 +1,157 @@
+package bmctest
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/bougou/go-ipmi/pkg/bmc"
+	"github.com/bougou/go-ipmi/pkg/hal/mock"
+	"github.com/bougou/go-ipmi/pkg/handlers"
+	"github.com/bougou/go-ipmi/pkg/server"
+	"github.com/bougou/go-ipmi/pkg/types"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bareyard/bareyard/ipmi"
+)
+
+// IPMI is a BMC that speaks IPMI 2.0 over UDP with cipher suites 3 and 17. Set the fields before the first method call.
+type IPMI struct {
+	Addr     string // host:port to bind; port 0 takes a free one
+	User     string
+	Password string // at most 20 bytes
+	Chassis  Chassis
+	Faults   *Faults
+	Log      *slog.Logger
+	Now      func() time.Time // the clock of the 60 s after which boot flags expire; nil is the real one
+
+	once  sync.Once
+	err   error
+	conn  *ipmiConn
+	bmc   *bmc.BMC
+	front *front
+
+	mu       sync.Mutex
+	noClear  byte    // boot option parameter 3
+	flags    [5]byte // boot option parameter 5
+	flagsSet time.Time
+	opened   int
+	closed   int
+}
+
+// Listen binds the address and returns it. Run does it where nobody did.
+func (b *IPMI) Listen() (string, error) {
+	b.once.Do(func() { b.err = b.listen() })
+	if b.err != nil {
+		return "", b.err
+	}
+	return b.conn.LocalAddr().String(), nil
+}
+
+func (b *IPMI) listen() error {
+	addr, err := net.ResolveUDPAddr("udp", b.Addr)
+	if err != nil {
+		return fmt.Errorf("resolve %s: %w", b.Addr, err)
+	}
+	udp, err := net.ListenUDP("udp", addr)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	id := b.Chassis.Identity()
+	var guid [16]byte
+	raw, _ := hex.DecodeString(strings.ReplaceAll(id.UUID, "-", ""))
+	copy(guid[:], raw)
+	b.bmc = bmc.New(bmc.DeviceInfo{DeviceID: 0x20, DeviceRevision: 1, FirmwareMajor: 1, IPMIVersion: 0x20, AdditionalDeviceSupport: 0x81},
+		guid, mock.New(), bmc.WithV15Disabled())
+	user, err := b.bmc.Users.Add(2, b.User)
+	if err != nil {
+		_ = udp.Close()
+		return fmt.Errorf("add user: %w", err)
+	}
+	user.SetPassword([]byte(b.Password))
+	user.Enabled = true
+	user.ChannelAccess[1] = bmc.UserChannelAccess{MaxPrivilege: bmc.PrivilegeLevelAdministrator, Enabled: true}
+	b.front = newFront(b.Chassis, b.Faults, b.Log)
+	b.front.done = b.booted
+	b.conn = &ipmiConn{UDPConn: udp, owner: b}
+	return nil
+}
+
+// Run serves until ctx ends, and then returns nil.
+func (b *IPMI) Run(ctx context.Context) error {
+	if _, err := b.Listen(); err != nil {
+		return err
+	}
+	reg := handlers.NewRegistry()
+	reg.Use(b.count)
+	handlers.RegisterAllHandlers(reg)
+	reg.RegisterFunc(types.CommandGetChassisStatus, b.chassisStatus)
+	reg.RegisterFunc(types.CommandChassisControl, b.chassisControl)
+	reg.RegisterFunc(types.CommandSetSystemBootOptions, b.setBootOption)
+	reg.RegisterFunc(types.CommandGetSystemBootOptions, b.getBootOption)
+	srv := server.NewServer(b.bmc, b.conn, server.WithHandlerRegistry(reg))
+	g, ctx := errgroup.WithContext(ctx)
+	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
+	defer stop()
+	g.Go(func() error { return b.front.run(ctx) })
+	g.Go(func() error {
+		if err := srv.Serve(ctx); err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+			return fmt.Errorf("serve IPMI: %w", err)
+		}
+		return nil
+	})
+	return g.Wait()
+}
+
+// Target says how to reach this BMC. Call it after Listen.
+func (b *IPMI) Target() ipmi.Target {
+	addr, _ := b.Listen()
+	return ipmi.Target{Protocol: ipmi.IPMI, Address: addr, Username: b.User, Password: b.Password}
+}
+
+// Logins counts the attempts to log in so far: RAKP 1 messages.
+func (b *IPMI) Logins() int { return int(b.conn.logins.Load()) }
+
+// Sessions counts the sessions that were opened and those that were closed by their client.
+func (b *IPMI) Sessions() (opened, closed int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.opened, b.closed
+}
+
+// BootFlags is boot option parameter 5 as a client would read it now.
+func (b *IPMI) BootFlags() [5]byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.expire()
+	return b.flags
+}
+
+// count notes sessions that their client closes, and hides the suite list when told to.
+func (b *IPMI) count(next handlers.Handler) handlers.Handler {
+	return handlers.HandlerFunc(func(ctx context.Context, h *handlers.HandlerContext, req []byte) ([]byte, types.CompletionCode, error) {
+		if h.Command.ID == types.CommandGetChannelCipherSuites.ID && h.Command.NetFn == types.CommandGetChannelCipherSuites.NetFn && b.Faults.Now().NoSuiteList {
+			return nil, types.CodeInvalidCommand, nil
+		}
+		data, cc, err := next.Handle(ctx, h, req)
+		if h.Command.ID == types.CommandCloseSession.ID && h.Command.NetFn == types.CommandCloseSession.NetFn && cc == types.CodeOK {
+			b.mu.Lock()
+			b.closed++
+			b.mu.Unlock()
+		}
+		return data, cc, err
+	})
+}
+
+func (b *IPMI) now() time.Time {
+	if b.Now != nil {
+		return b.Now()
+	}
+	return time.Now()
+}

@@ -1,0 +1,151 @@
+package bmctest
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bareyard/bareyard/ipmi"
+)
+
+// Redfish is a BMC that speaks Redfish over HTTP, with the resources that gofish v0.20 and bmclib v2.3.5 need. Set the
+// fields before the first method call. As an http.Handler without Run it does power operations before it answers.
+type Redfish struct {
+	Addr     string // host:port to bind; port 0 takes a free one
+	TLS      bool   // serve HTTPS with a self-signed certificate
+	User     string
+	Password string
+	Slots    int // how many sessions fit; 0 is 8
+	Chassis  Chassis
+	Faults   *Faults
+	Log      *slog.Logger
+
+	once  sync.Once
+	err   error
+	l     net.Listener
+	pin   string
+	mux   *http.ServeMux
+	front *front
+	setup sync.Once
+
+	mu       sync.Mutex
+	boot     rfBoot
+	pending  *rfBoot // in the settings resource, until the next boot
+	sessions map[string]string
+	serial   int
+	etag     int
+	opened   int
+	closed   int
+	logins   int
+	failed   int
+}
+
+// Listen binds the address and returns it as host:port. Run does it where nobody did.
+func (r *Redfish) Listen() (string, error) {
+	r.once.Do(func() { r.err = r.listen() })
+	if r.err != nil {
+		return "", r.err
+	}
+	return r.l.Addr().String(), nil
+}
+
+func (r *Redfish) listen() error {
+	l, err := net.Listen("tcp", r.Addr)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	r.l = l
+	if !r.TLS {
+		return nil
+	}
+	cert, pin, err := selfSigned()
+	if err != nil {
+		_ = l.Close()
+		return fmt.Errorf("make certificate: %w", err)
+	}
+	r.l, r.pin = tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}), pin
+	return nil
+}
+
+// Run serves until ctx ends, and then returns nil.
+func (r *Redfish) Run(ctx context.Context) error {
+	if _, err := r.Listen(); err != nil {
+		return err
+	}
+	r.build()
+	srv := &http.Server{Handler: r, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(r.front.log.Handler(), slog.LevelDebug)}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return r.front.run(ctx) })
+	g.Go(func() error {
+		<-ctx.Done()
+		return srv.Close()
+	})
+	g.Go(func() error {
+		if err := srv.Serve(r.l); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve Redfish: %w", err)
+		}
+		return nil
+	})
+	return g.Wait()
+}
+
+// Target says how to reach this BMC. Call it after Listen.
+func (r *Redfish) Target() ipmi.Target {
+	addr, _ := r.Listen()
+	scheme := "http://"
+	if r.TLS {
+		scheme = "https://"
+	}
+	return ipmi.Target{Protocol: ipmi.Redfish, Address: scheme + addr, Username: r.User, Password: r.Password, CertPin: r.pin}
+}
+
+// Logins counts the attempts to log in so far: POSTs of a session and requests with Basic authentication.
+func (r *Redfish) Logins() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.logins
+}
+
+// Sessions counts the sessions that were opened and those that were closed by their client.
+func (r *Redfish) Sessions() (opened, closed int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.opened, r.closed
+}
+
+// selfSigned makes a certificate for loopback and its SHA-256 in hex.
+func selfSigned() (tls.Certificate, string, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, "", err
+	}
+	t := &x509.Certificate{
+		SerialNumber: big.NewInt(1),
+		Subject:      pkix.Name{CommonName: "bmc"},
+		NotBefore:    time.Now().Add(-time.Hour),
+		NotAfter:     time.Now().AddDate(1, 0, 0),
+		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, t, t, &key.PublicKey, key)
+	if err != nil {
+		return tls.Certificate{}, "", err
+	}
+	sum := sha256.Sum256(der)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, hex.EncodeToString(sum[:]), nil
+}

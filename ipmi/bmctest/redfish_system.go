@@ -1,0 +1,182 @@
+package bmctest
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/bareyard/bareyard/ipmi"
+)
+
+// rfBoot is the Boot object of a ComputerSystem.
+type rfBoot struct{ Enabled, Target, Mode string }
+
+var rfTargets = []string{"None", "Pxe", "Hdd"}
+
+// rfOps maps reset types to operations. GracefulRestart is a hard reset here, as on some real machines.
+var rfOps = map[string]ipmi.Op{
+	"On": ipmi.OpOn, "ForceOn": ipmi.OpOn, "ForceOff": ipmi.OpOff, "GracefulShutdown": ipmi.OpSoft, "ForceRestart": ipmi.OpReset,
+	"GracefulRestart": ipmi.OpReset, "PowerCycle": ipmi.OpCycle, "PushPowerButton": "", "Nmi": "",
+}
+
+var rfResets = []string{"On", "ForceOff", "GracefulShutdown", "GracefulRestart", "ForceRestart", "Nmi", "PowerCycle", "PushPowerButton"}
+
+func (r *Redfish) resets() []string {
+	if t := r.Faults.Now().ResetTypes; t != nil {
+		return t
+	}
+	return rfResets
+}
+
+func (b rfBoot) doc() doc {
+	return doc{
+		"BootSourceOverrideEnabled": b.Enabled, "BootSourceOverrideTarget": b.Target, "BootSourceOverrideMode": b.Mode,
+		"BootSourceOverrideTarget@Redfish.AllowableValues": rfTargets,
+	}
+}
+
+func (r *Redfish) getSystem(w http.ResponseWriter, req *http.Request) {
+	on, lost, err := r.front.power(req.Context())
+	if err != nil {
+		fail(w, http.StatusInternalServerError, "Base.1.18.InternalError", "The power state cannot be read.")
+		return
+	}
+	if lost {
+		panic(http.ErrAbortHandler)
+	}
+	fault, id := r.Faults.Now(), r.Chassis.Identity()
+	state := "Off"
+	if on {
+		state = "On"
+	}
+	reset := doc{"target": rfSystem + "/Actions/ComputerSystem.Reset"}
+	switch fault.ResetList {
+	case "":
+		reset["ResetType@Redfish.AllowableValues"] = r.resets()
+	case "actioninfo":
+		reset["@Redfish.ActionInfo"] = rfSystem + "/ResetActionInfo"
+	}
+	r.mu.Lock()
+	boot := r.boot.doc()
+	r.mu.Unlock()
+	out := doc{
+		"@odata.id": rfSystem, "@odata.type": "#ComputerSystem.v1_20_0.ComputerSystem", "Id": "1", "Name": "System",
+		"SystemType": "Physical", "Manufacturer": "Bareyard", "Model": id.Model, "SerialNumber": id.Serial, "UUID": id.UUID,
+		"PowerState": state, "Boot": boot, "Status": doc{"State": "Enabled", "Health": "OK"},
+		"ProcessorSummary": doc{"Count": 1}, "MemorySummary": doc{"TotalSystemMemoryGiB": 1},
+		"EthernetInterfaces": link(rfSystem + "/EthernetInterfaces"), "Bios": link(rfSystem + "/Bios"),
+		"Links":   doc{"Chassis": []doc{link("/redfish/v1/Chassis/1")}, "ManagedBy": []doc{link("/redfish/v1/Managers/1")}},
+		"Actions": doc{"#ComputerSystem.Reset": reset},
+	}
+	if fault.SettingsBoot {
+		out["@Redfish.Settings"] = doc{"@odata.type": "#Settings.v1_3_0.Settings", "SettingsObject": link(rfSystem + "/Settings")}
+	}
+	if fault.OddTypes {
+		out["Status"], out["UUID"], out["SerialNumber"] = "OK", nil, 123
+		out["ProcessorSummary"], out["MemorySummary"] = doc{"Count": "2"}, doc{"TotalSystemMemoryGiB": nil}
+		out["Location"], out["Links"] = doc{"PartLocation": []any{}}, []any{}
+	}
+	if fault.RequireETag {
+		r.stamp(w, out, fault)
+	}
+	if fault.OddTypes {
+		w.Header().Set("Content-Type", "text/html")
+		_, _ = w.Write([]byte("\ufeff"))
+		_ = json.NewEncoder(w).Encode(out)
+		return
+	}
+	reply(w, http.StatusOK, out)
+}
+
+// stamp gives a resource a new ETag.
+func (r *Redfish) stamp(w http.ResponseWriter, out doc, fault Fault) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.etag++
+	if fault.ETagInBody {
+		out["@odata.etag"] = r.tag()
+		return
+	}
+	w.Header().Set("ETag", r.tag())
+}
+
+func (r *Redfish) tag() string { return fmt.Sprintf(`"%d"`, 1689255908+r.etag) }
+
+// matches checks If-Match, and answers the request when it does not do.
+func (r *Redfish) matches(w http.ResponseWriter, req *http.Request) bool {
+	got := req.Header.Get("If-Match")
+	if !r.Faults.Now().RequireETag {
+		return true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch got {
+	case "":
+		fail(w, http.StatusPreconditionRequired, "Base.1.18.PreconditionHeaderMissing", "The request needs an If-Match header.")
+		return false
+	case r.tag():
+		return true
+	}
+	fail(w, http.StatusPreconditionFailed, "Base.1.18.PreconditionFailed", "The ETag does not match.")
+	return false
+}
+
+// booted plays the firmware, which uses an override up.
+func (r *Redfish) booted(op ipmi.Op, wasOn bool) {
+	if !boots(op, wasOn) {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pending = nil
+	if r.boot.Enabled == "Once" {
+		r.boot.Enabled, r.boot.Target = "Disabled", "None"
+	}
+}
+
+func (r *Redfish) getActionInfo(w http.ResponseWriter, _ *http.Request) {
+	reply(w, http.StatusOK, doc{
+		"@odata.id": rfSystem + "/ResetActionInfo", "@odata.type": "#ActionInfo.v1_3_0.ActionInfo", "Id": "ResetActionInfo", "Name": "Reset Action Info",
+		"Parameters": []doc{{"Name": "ResetType", "Required": true, "DataType": "String", "AllowableValues": r.resets()}},
+	})
+}
+
+func (r *Redfish) postReset(w http.ResponseWriter, req *http.Request) {
+	var in struct{ ResetType string }
+	if err := json.NewDecoder(req.Body).Decode(&in); err != nil {
+		fail(w, http.StatusBadRequest, "Base.1.18.MalformedJSON", "The request body could not be parsed.")
+		return
+	}
+	op, known := rfOps[in.ResetType]
+	if !known || !slices.Contains(r.resets(), in.ResetType) {
+		fail(w, http.StatusBadRequest, "Base.1.18.ActionParameterNotSupported", "The reset type is not supported.", "#/ResetType")
+		return
+	}
+	on, err := r.Chassis.Power(req.Context())
+	if err != nil {
+		fail(w, http.StatusInternalServerError, "Base.1.18.InternalError", "The power state cannot be read.")
+		return
+	}
+	if !on && (op == ipmi.OpReset || op == ipmi.OpCycle) {
+		status := http.StatusConflict
+		if r.Faults.Now().ResetWhenOff500 {
+			status = http.StatusInternalServerError
+		}
+		fail(w, status, "Base.1.18.OperationNotAllowed", "The host is off.")
+		return
+	}
+	switch {
+	case in.ResetType == "PushPowerButton" && on:
+		op = ipmi.OpSoft
+	case in.ResetType == "PushPowerButton":
+		op = ipmi.OpOn
+	}
+	if op != "" {
+		if err := r.front.setPower(req.Context(), op); err != nil {
+			fail(w, http.StatusServiceUnavailable, "Base.1.18.ServiceTemporarilyUnavailable", "Try later.")
+			return
+		}
+	}
+	w.WriteHeader(http.StatusNoContent)
+}

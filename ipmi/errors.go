@@ -1,0 +1,108 @@
+package ipmi
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+)
+
+// What can go wrong with a BMC. Every error of a Controller matches one of these or the context's error with errors.Is.
+// No error text holds a user name, a password, a request body or an argument vector.
+var (
+	// ErrCredentials means that the BMC refused the user, the password or the privilege. Trying again makes a lock-out.
+	ErrCredentials = errors.New("credentials refused")
+	// ErrUnreachable means that nothing which speaks the protocol answers.
+	ErrUnreachable = errors.New("unreachable")
+	// ErrBusy means that the BMC cannot take the request now, for example because all its session slots are taken.
+	ErrBusy = errors.New("busy")
+	// ErrLocked means that the BMC locks this user or this address out after failed logins.
+	ErrLocked = errors.New("locked out")
+	// ErrUnsupported means that the BMC, or this package, cannot do what was asked.
+	ErrUnsupported = errors.New("unsupported")
+	// ErrLied means that the BMC accepted a request and did not do it.
+	ErrLied = errors.New("accepted but not done")
+	// ErrOff means that the BMC takes this request only while the host is on. BootFrom knows the way round.
+	ErrOff = errors.New("refused while the host is off")
+)
+
+// bmcError carries the address, the verb and a text that holds no secret beside the errors that callers match.
+type bmcError struct {
+	address string
+	doing   string
+	detail  string
+	kinds   []error
+}
+
+func (e *bmcError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s on BMC %s", e.doing, e.address)
+	for i, k := range e.kinds {
+		if i == 0 || !strings.Contains(b.String(), k.Error()) {
+			b.WriteString(": " + k.Error())
+		}
+	}
+	if e.detail != "" {
+		b.WriteString(" (" + e.detail + ")")
+	}
+	return b.String()
+}
+
+func (e *bmcError) Unwrap() []error { return e.kinds }
+
+// failure is an error of one exchange, before anyone knows the address or the verb. Its detail is our own text, status
+// codes and the kernel's words: never text from a library or a BMC, which may quote what we sent.
+type failure struct {
+	kind   error
+	detail string
+	sent   bool // the request may have reached the BMC
+}
+
+func (f *failure) Error() string {
+	if f.detail == "" {
+		return f.kind.Error()
+	}
+	return f.kind.Error() + " (" + f.detail + ")"
+}
+
+func (f *failure) Unwrap() error { return f.kind }
+
+func failf(kind error, format string, args ...any) *failure {
+	return &failure{kind: kind, detail: fmt.Sprintf(format, args...)}
+}
+
+// on turns the error of an exchange into one that names the BMC and what was being done. Further kinds are matched first.
+func (t Target) on(doing string, err error, kinds ...error) error {
+	if err == nil {
+		return nil
+	}
+	var done *bmcError
+	if errors.As(err, &done) {
+		return err
+	}
+	e := &bmcError{address: displayAddress(t.Address), doing: doing, kinds: kinds}
+	var f *failure
+	if errors.As(err, &f) {
+		e.kinds, e.detail = append(e.kinds, f.kind), f.detail
+	} else {
+		e.kinds = append(e.kinds, err)
+	}
+	return e
+}
+
+// displayAddress is an address that is safe to print: an operator may have pasted a URL with credentials in it.
+func displayAddress(a string) string {
+	if u, err := url.Parse(a); err == nil && u.User != nil {
+		u.User = nil
+		return u.String()
+	}
+	if i := strings.LastIndexByte(a, '@'); i >= 0 {
+		return a[i+1:]
+	}
+	return a
+}
+
+// transient reports whether waiting may cure err.
+func transient(err error) bool {
+	return errors.Is(err, ErrUnreachable) || errors.Is(err, ErrBusy)
+}

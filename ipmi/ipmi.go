@@ -1,0 +1,69 @@
+// Package ipmi drives baseboard management controllers over IPMI and Redfish and believes none of them without looking.
+package ipmi
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+)
+
+// Protocols that a BMC may speak.
+const (
+	IPMI    = "ipmi"
+	Redfish = "redfish"
+)
+
+// Target says how to reach a BMC and as whom.
+//
+// The password is never printed: every fmt verb, slog and encoding/json leave it out. Keep a Target in an exported field
+// where it is printed as part of something else: fmt cannot call methods on unexported fields.
+type Target struct {
+	Protocol string // IPMI or Redfish
+	Address  string // IPMI: host or host:port (623 by default); Redfish: base URL, or the URL of one system where there are several
+	Username string
+	Password string `json:"-"`
+	CertPin  string // SHA-256 of the BMC's certificate in hex (colons allowed); with it the pin alone is trusted. Redfish over TLS
+}
+
+// String names the BMC, without credentials.
+func (t Target) String() string { return t.Protocol + " " + displayAddress(t.Address) }
+
+// Format prints String whatever the verb, so that %v, %+v, %#v and %x all leave the credentials out.
+func (t Target) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, t.String()) }
+
+// LogValue is the target without credentials.
+func (t Target) LogValue() slog.Value {
+	return slog.GroupValue(slog.String("protocol", t.Protocol), slog.String("address", displayAddress(t.Address)))
+}
+
+// Power is the power state of a host, as its BMC tells it.
+type Power string
+
+// Power states. Unknown is not off: it covers a BMC that does not say and a host on its way up or down.
+const (
+	On      Power = "on"
+	Off     Power = "off"
+	Unknown Power = "unknown"
+)
+
+// Op is a power operation.
+type Op string
+
+// Power operations.
+const (
+	OpOn    Op = "on"    // reaches On
+	OpOff   Op = "off"   // cuts the power; reaches Off
+	OpCycle Op = "cycle" // off and on again; On when the host was off
+	OpReset Op = "reset" // a hard reset without losing power; On when the host was off
+	OpSoft  Op = "soft"  // asks the operating system to shut down; reaches Off, or fails at the deadline, and is never turned into OpOff
+)
+
+// Device is what a host boots next.
+type Device string
+
+// Boot devices.
+const (
+	DevicePXE  Device = "pxe"
+	DeviceDisk Device = "disk"
+	DeviceNone Device = "none" // no override: what the firmware is set to
+)
