@@ -70,6 +70,8 @@ type Job struct {
 	State     JobState `json:"state"`
 	Attempt   int      `json:"attempt"` // from 1; reports of an older attempt are refused
 	Step      StepName `json:"step"`
+	Turn      int      `json:"turn"`             // counts the actions enqueued for it; only the newest may act
+	Try       int      `json:"try"`              // from 1: which try of a controller step this is
 	Reason    string   `json:"reason,omitempty"` // why the last attempt or the job failed, in words
 
 	Image       string `json:"image,omitempty"`

@@ -32,6 +32,8 @@ type Machine struct {
 	BootAddr netip.Addr `json:"boot_addr"`          // reserved address on the provisioning network
 	OrderID  string     `json:"order_id,omitempty"` // the order that holds the machine; never cleared by power-off
 	JobID    string     `json:"job_id,omitempty"`   // the active job
+	Public   bool       `json:"public"`             // wanted: the edge carries its public address
+	PortOpen bool       `json:"port_open"`          // wanted: its provisioning port is open
 	Created  time.Time  `json:"created"`
 	Updated  time.Time  `json:"updated"`
 }

@@ -71,7 +71,9 @@ type Order struct {
 	Bandwidth   int        `json:"bandwidth"`    // Mbit/s, each way
 	SSHKeys     []string   `json:"ssh_keys"`     // authorized_keys lines
 	Hostname    string     `json:"hostname"`
-	Months      int        `json:"months"` // length of the term
+	Months      int        `json:"months"`   // length of the term
+	Price       int64      `json:"price"`    // of the term, integer minor units, fixed when the order was placed
+	Currency    string     `json:"currency"` // ISO 4217
 	State       OrderState `json:"state"`
 	Reason      string     `json:"reason,omitempty"` // why it failed, in words
 

@@ -14,8 +14,19 @@ import (
 
 // Line is a carrier at a site. A customer chooses the line of the public address: BGP, Telecom, Unicom, Mobile …
 type Line struct {
-	Name string `json:"name"`
-	Site string `json:"site"`
+	Name         string `json:"name"`
+	Site         string `json:"site"`
+	MinBandwidth int    `json:"min_bandwidth"` // Mbit/s, the least that is sold
+	MaxBandwidth int    `json:"max_bandwidth"` // Mbit/s, the most that is sold
+}
+
+// CheckBandwidth returns an Invalid error when the line does not offer so many Mbit/s.
+func (l Line) CheckBandwidth(mbit int) error {
+	if mbit >= l.MinBandwidth && mbit <= l.MaxBandwidth {
+		return nil
+	}
+	return invalid("bandwidth", fmt.Sprintf("line %s does not offer %d Mbit/s", l.Name, mbit),
+		fmt.Sprintf("choose %d to %d Mbit/s", l.MinBandwidth, l.MaxBandwidth))
 }
 
 // Validate returns an Invalid error that names the field.

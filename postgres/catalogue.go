@@ -1,0 +1,164 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/bareyard/bareyard/machine"
+	"github.com/bareyard/bareyard/network"
+)
+
+// Class implements provisioner.Shelf.
+func (db *DB) Class(ctx context.Context, name string) (machine.Class, error) {
+	return one[machine.Class](ctx, db.pool, "class", name, `SELECT name, description, accelerator, count, monthly_price, currency FROM class WHERE name = $1`)
+}
+
+// Classes lists what is sold, and how many of each are available.
+func (db *DB) Classes(ctx context.Context) ([]Stocked, error) {
+	rows, err := db.pool.Query(ctx, `SELECT c.name, c.description, c.accelerator, c.count, c.monthly_price, c.currency,
+		(SELECT count(*) FROM machine m WHERE m.class = c.name AND m.state = 'available') AS available FROM class c ORDER BY c.name`)
+	return collect[Stocked](rows, err, "list classes")
+}
+
+// Stocked is a class and how many machines of it are available now.
+type Stocked struct {
+	machine.Class
+	Available int `json:"available"`
+}
+
+// PutClass inserts or replaces a class.
+func (db *DB) PutClass(ctx context.Context, c machine.Class) error {
+	return db.exec(ctx, "write class", `INSERT INTO class (name, description, accelerator, count, monthly_price, currency) VALUES ($1,$2,$3,$4,$5,$6)
+		ON CONFLICT (name) DO UPDATE SET description=$2, accelerator=$3, count=$4, monthly_price=$5, currency=$6`,
+		c.Name, c.Description, c.Accelerator, c.Count, c.MonthlyPrice, c.Currency)
+}
+
+const imageColumns = `name, digest, size, default_user, bios, uefi, created`
+
+// Image implements provisioner.Shelf.
+func (db *DB) Image(ctx context.Context, name string) (machine.Image, error) {
+	return one[machine.Image](ctx, db.pool, "image", name, `SELECT `+imageColumns+` FROM image WHERE name = $1`)
+}
+
+// Images lists the catalogue.
+func (db *DB) Images(ctx context.Context) ([]machine.Image, error) {
+	rows, err := db.pool.Query(ctx, `SELECT `+imageColumns+` FROM image ORDER BY name`)
+	return collect[machine.Image](rows, err, "list images")
+}
+
+// PutImage inserts an image or gives a name new content. Orders and jobs keep the digest that they were placed with.
+func (db *DB) PutImage(ctx context.Context, i machine.Image) error {
+	return db.exec(ctx, "write image", `INSERT INTO image (name, digest, size, default_user, bios, uefi) VALUES ($1,$2,$3,$4,$5,$6)
+		ON CONFLICT (name) DO UPDATE SET digest=$2, size=$3, default_user=$4, bios=$5, uefi=$6, created=now()`,
+		i.Name, i.Digest, i.Size, i.DefaultUser, i.BIOS, i.UEFI)
+}
+
+// DigestsInUse lists the digests of all images that the catalogue names or a running job writes.
+func (db *DB) DigestsInUse(ctx context.Context) ([]string, error) {
+	rows, err := db.pool.Query(ctx, `SELECT digest FROM image UNION SELECT image_digest FROM job WHERE state = 'running' AND image_digest <> ''
+		UNION SELECT image_digest FROM orders WHERE state IN ('placed','provisioning')`)
+	if err != nil {
+		return nil, fmt.Errorf("list digests in use: %w", err)
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
+// Line implements provisioner.Shelf.
+func (db *DB) Line(ctx context.Context, name string) (network.Line, error) {
+	return one[network.Line](ctx, db.pool, "line", name, `SELECT name, site, min_bandwidth, max_bandwidth FROM line WHERE name = $1`)
+}
+
+// Lines lists the carrier lines and how many addresses of each are free.
+func (db *DB) Lines(ctx context.Context) ([]LineStock, error) {
+	rows, err := db.pool.Query(ctx, `SELECT l.name, l.site, l.min_bandwidth, l.max_bandwidth,
+		(SELECT count(*) FROM address a WHERE a.line = l.name AND a.order_id IS NULL AND a.free_at <= now()) AS free,
+		(SELECT count(*) FROM address a WHERE a.line = l.name AND a.order_id IS NULL AND a.free_at > now()) AS cooling,
+		(SELECT count(*) FROM address a WHERE a.line = l.name) AS total FROM line l ORDER BY l.name`)
+	return collect[LineStock](rows, err, "list lines")
+}
+
+// LineStock is a line and its addresses.
+type LineStock struct {
+	network.Line
+	Free    int `json:"free"`
+	Cooling int `json:"cooling"` // released, not yet given out again
+	Total   int `json:"total"`
+}
+
+// PutLine inserts or replaces a line.
+func (db *DB) PutLine(ctx context.Context, l network.Line, coolDown time.Duration) error {
+	return db.exec(ctx, "write line", `INSERT INTO line (name, site, min_bandwidth, max_bandwidth, cool_down) VALUES ($1,$2,$3,$4,$5)
+		ON CONFLICT (name) DO UPDATE SET site=$2, min_bandwidth=$3, max_bandwidth=$4, cool_down=$5`, l.Name, l.Site, l.MinBandwidth, l.MaxBandwidth, coolDown)
+}
+
+// AddAddresses puts every address of a range on a line; those that are there already stay as they are.
+func (db *DB) AddAddresses(ctx context.Context, line string, r netip.Prefix) (added int64, err error) {
+	if err := network.ValidateRange(r, r.Addr().BitLen()); err != nil {
+		return 0, err
+	}
+	var addrs []netip.Addr
+	for p := range network.Assignments(r, r.Addr().BitLen()) {
+		addrs = append(addrs, p.Addr())
+	}
+	tag, err := db.pool.Exec(ctx, `INSERT INTO address (addr, line) SELECT a, $2 FROM unnest($1::inet[]) a ON CONFLICT DO NOTHING`, addrs, line)
+	if err != nil {
+		return 0, explain("add addresses", err)
+	}
+	return tag.RowsAffected(), nil
+}
+
+func (db *DB) exec(ctx context.Context, what, sql string, args ...any) error {
+	if _, err := db.pool.Exec(ctx, sql, args...); err != nil {
+		return explain(what, err)
+	}
+	return nil
+}
+
+// explain turns a violated constraint into an error that a user can act on.
+func explain(what string, err error) error {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		switch pg.Code {
+		case "23505":
+			return &machine.Error{Code: machine.Conflict, Message: fmt.Sprintf("%s: already there (%s)", what, pg.ConstraintName), Hint: "choose another name or address"}
+		case "23503":
+			return &machine.Error{Code: machine.Invalid, Message: fmt.Sprintf("%s: refers to something that does not exist (%s)", what, pg.ConstraintName), Hint: "create that first"}
+		}
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+func one[T any](ctx context.Context, q querier, noun, name, sql string) (T, error) {
+	rows, err := q.Query(ctx, sql, name)
+	if err != nil {
+		var zero T
+		return zero, fmt.Errorf("read %s: %w", noun, err)
+	}
+	v, err := pgx.CollectExactlyOneRow(rows, byPosition[T])
+	if errors.Is(err, pgx.ErrNoRows) {
+		return v, notFound(noun, name)
+	}
+	if err != nil {
+		return v, fmt.Errorf("read %s: %w", noun, err)
+	}
+	return v, nil
+}
+
+func collect[T any](rows pgx.Rows, err error, what string) ([]T, error) {
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	list, err := pgx.CollectRows(rows, byPosition[T])
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	return list, nil
+}
+
+func byPosition[T any](row pgx.CollectableRow) (T, error) { return pgx.RowToStructByPos[T](row) }

@@ -1,0 +1,211 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/bareyard/bareyard/machine"
+	"github.com/bareyard/bareyard/network"
+	"github.com/bareyard/bareyard/provisioner"
+)
+
+// OnMachine implements provisioner.Store.
+func (db *DB) OnMachine(ctx context.Context, machineID string, fn func(*provisioner.Work) error) error {
+	return db.transition(ctx, func(tx pgx.Tx, w *provisioner.Work) error {
+		if err := lockMachine(ctx, tx, w, machineID); err != nil {
+			return err
+		}
+		if w.Machine.OrderID != "" {
+			o, err := getOrder(ctx, tx, w.Machine.OrderID, "FOR UPDATE")
+			if err != nil {
+				return err
+			}
+			w.Order = &o
+		}
+		return fn(w)
+	})
+}
+
+// OnOrder implements provisioner.Store. Locks are taken in the same order as OnMachine takes them, machine first, so
+// the order's machine is looked up without a lock and looked at again under it.
+func (db *DB) OnOrder(ctx context.Context, orderID string, fn func(*provisioner.Work) error) error {
+	return db.transition(ctx, func(tx pgx.Tx, w *provisioner.Work) error {
+		seen, err := getOrder(ctx, tx, orderID, "")
+		if err != nil {
+			return err
+		}
+		if seen.MachineID != "" {
+			if err := lockMachine(ctx, tx, w, seen.MachineID); err != nil {
+				return err
+			}
+		}
+		o, err := getOrder(ctx, tx, orderID, "FOR UPDATE")
+		if err != nil {
+			return err
+		}
+		if o.MachineID != seen.MachineID {
+			return errMoved
+		}
+		w.Order = &o
+		if w.Machine != nil && w.Machine.OrderID != o.ID { // ended long ago; the machine is somebody else's
+			w.Machine, w.Job = nil, nil
+		}
+		return fn(w)
+	})
+}
+
+// Place implements provisioner.Store.
+func (db *DB) Place(ctx context.Context, o machine.Order, key, digest string, fn func(*provisioner.Work) error) (machine.Order, error) {
+	placed := o
+	err := db.transition(ctx, func(tx pgx.Tx, w *provisioner.Work) error {
+		now := w.Now
+		o.Placed, o.Updated = now, now
+		tag, err := insertOrder(ctx, tx, o, key, digest)
+		if err != nil {
+			return err
+		}
+		if tag == 0 {
+			placed, err = sameRequest(ctx, tx, o.Project, key, digest)
+			return err
+		}
+		w.Order = &o
+		err = fn(w)
+		placed = o
+		return err
+	})
+	return placed, err
+}
+
+func lockMachine(ctx context.Context, tx pgx.Tx, w *provisioner.Work, id string) error {
+	m, err := getMachine(ctx, tx, `WHERE id = $1 FOR UPDATE`, id)
+	if err != nil {
+		return err
+	}
+	w.Machine = &m
+	if m.JobID == "" {
+		return nil
+	}
+	j, err := getJob(ctx, tx, m.JobID, "FOR UPDATE")
+	if err != nil {
+		return err
+	}
+	w.Job = &j
+	return nil
+}
+
+// errMoved says that the order got another machine between look-up and lock.
+var errMoved = errors.New("order moved to another machine meanwhile")
+
+// transition runs one transaction and tries again when the database or errMoved asks for it.
+func (db *DB) transition(ctx context.Context, fn func(pgx.Tx, *provisioner.Work) error) error {
+	for try := 0; ; try++ {
+		err := db.once(ctx, fn)
+		if try < 10 && (errors.Is(err, errMoved) || retryable(err)) {
+			continue
+		}
+		if err == nil && db.tuned.AfterCommit != nil {
+			db.tuned.AfterCommit()
+		}
+		return err
+	}
+}
+
+func retryable(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && (pg.Code == "40P01" || pg.Code == "40001") // deadlock, serialization
+}
+
+func (db *DB) once(ctx context.Context, fn func(pgx.Tx, *provisioner.Work) error) error {
+	return pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
+		w := &provisioner.Work{Stock: stock{tx}}
+		if err := tx.QueryRow(ctx, `SELECT now()`).Scan(&w.Now); err != nil {
+			return fmt.Errorf("begin transition: %w", err)
+		}
+		if err := fn(tx, w); err != nil {
+			return err
+		}
+		return db.write(ctx, tx, w)
+	})
+}
+
+// write puts back all that a Work holds.
+func (db *DB) write(ctx context.Context, tx pgx.Tx, w *provisioner.Work) error {
+	if w.Order != nil {
+		if err := putOrder(ctx, tx, *w.Order, w.Now); err != nil {
+			return err
+		}
+	}
+	if w.Past != nil {
+		if err := putJob(ctx, tx, *w.Past, false); err != nil {
+			return err
+		}
+	}
+	if w.Job != nil {
+		if err := putJob(ctx, tx, *w.Job, w.NewJob); err != nil {
+			return err
+		}
+	}
+	if w.Machine != nil {
+		if err := putMachine(ctx, tx, *w.Machine, w.Now); err != nil {
+			return err
+		}
+	}
+	for _, t := range w.Spend {
+		if err := putTicket(ctx, tx, t); err != nil {
+			return err
+		}
+	}
+	for _, c := range w.Charges {
+		if _, err := tx.Exec(ctx, `INSERT INTO charge (order_id, begins, ends, amount, currency) VALUES ($1,$2,$3,$4,$5)`,
+			c.OrderID, c.From, c.To, c.Amount, c.Currency); err != nil {
+			return fmt.Errorf("write charge: %w", err)
+		}
+	}
+	for _, ev := range w.Events {
+		if _, err := tx.Exec(ctx, `INSERT INTO event (at, kind, machine_id, order_id, job_id, attempt, step, text) VALUES ($1,$2,$3,$4,$5,$6,$7,$8)`,
+			ev.At, ev.Kind, ev.MachineID, ev.OrderID, ev.JobID, ev.Attempt, ev.Step, ev.Text); err != nil {
+			return fmt.Errorf("write event: %w", err)
+		}
+	}
+	return db.enqueue(ctx, tx, w.Actions, w.Now)
+}
+
+// Overdue implements provisioner.Store.
+func (db *DB) Overdue(ctx context.Context, n int) ([]string, error) {
+	rows, err := db.pool.Query(ctx, `SELECT machine_id FROM job WHERE state = 'running' AND due < now() ORDER BY due LIMIT $1`, n)
+	if err != nil {
+		return nil, fmt.Errorf("list overdue jobs: %w", err)
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
+// Exposed implements provisioner.Store.
+func (db *DB) Exposed(ctx context.Context) ([]network.Port, error) {
+	rows, err := db.pool.Query(ctx, `SELECT `+machineColumns+`, o.address, o.bandwidth FROM machine m JOIN orders o ON o.id = m.order_id WHERE m.public`)
+	if err != nil {
+		return nil, fmt.Errorf("list exposed machines: %w", err)
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (network.Port, error) {
+		var m machine.Machine
+		var o machine.Order
+		var addr *netip.Addr
+		err := row.Scan(append(machineFields(&m), &addr, &o.Bandwidth)...)
+		if addr != nil {
+			o.Address = *addr
+		}
+		return provisioner.PublicPort(m, o), err
+	})
+}
+
+func orZero(t *time.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return *t
+}

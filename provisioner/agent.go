@@ -1,0 +1,214 @@
+package provisioner
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/bareyard/bareyard/accelerator"
+	"github.com/bareyard/bareyard/machine"
+)
+
+// Hello trades the nonce of a boot for the token of its job and attempt. The nonce is spent with the first report that
+// carries the token; until then the same boot may ask again, because an answer can be lost.
+func (e *Engine) Hello(ctx context.Context, h machine.Hello, from netip.Addr) (machine.Welcome, error) {
+	nonce, err := e.Tickets.Nonce(ctx, hashOf(h.Nonce))
+	if err != nil {
+		return machine.Welcome{}, err
+	}
+	if from.Unmap() != nonce.Addr {
+		return machine.Welcome{}, fmt.Errorf("hello from %s: %w", from, ErrDenied)
+	}
+	var welcome machine.Welcome
+	err = e.Store.OnMachine(ctx, nonce.MachineID, func(w *Work) error {
+		if !holds(w, nonce) {
+			return ErrStale
+		}
+		if !slices.ContainsFunc(h.MACs, w.Machine.Hardware.HasMAC) {
+			return fmt.Errorf("hello of machine %s without one of its ports: %w", w.Machine.Name, ErrDenied)
+		}
+		again := false
+		switch w.Job.Step {
+		case machine.StepPowerOn: // it was faster than the BMC's word for it
+			if err := e.advance(ctx, w); err != nil {
+				return err
+			}
+		case machine.StepHello:
+		case machine.StepInventory:
+			again = true
+		default:
+			return ErrStale
+		}
+		secret, hash := newSecret()
+		welcome.Token = secret
+		w.Spend = append(w.Spend, Ticket{Hash: hash, Role: AgentRole, MachineID: w.Machine.ID, JobID: w.Job.ID, Attempt: w.Job.Attempt, Parent: hashOf(h.Nonce)})
+		if !again {
+			if err := e.advance(ctx, w); err != nil {
+				return err
+			}
+		}
+		welcome.Instruction, err = e.instruct(w, AgentRole)
+		return err
+	})
+	return welcome, err
+}
+
+// holds reports whether a ticket is for the job and attempt that have the machine now.
+func holds(w *Work, t Ticket) bool {
+	return w.Job != nil && w.Job.ID == t.JobID && w.Job.Attempt == t.Attempt && w.Job.State == machine.JobRunning && w.Machine.JobID == w.Job.ID
+}
+
+// Report takes in what the agent or the validator says and answers with what to do. It answers ErrStale when the job
+// or attempt is over: the sender must stop and power off.
+func (e *Engine) Report(ctx context.Context, token string, r machine.Report) (machine.Instruction, error) {
+	ticket, err := e.Tickets.Token(ctx, hashOf(token))
+	if err != nil {
+		return machine.Instruction{}, err
+	}
+	var answer machine.Instruction
+	stale := false
+	err = e.Store.OnMachine(ctx, ticket.MachineID, func(w *Work) error {
+		if !holds(w, ticket) {
+			w.note("report.stale", "late report of job %s attempt %d about %s refused", ticket.JobID, ticket.Attempt, r.Step)
+			stale = true
+			return nil
+		}
+		if !ticket.Used {
+			w.Spend = append(w.Spend, Ticket{Hash: ticket.Hash, Used: true, Parent: ticket.Parent})
+		}
+		answer, err = e.hear(ctx, w, ticket.Role, r)
+		return err
+	})
+	if stale {
+		return machine.Instruction{Do: machine.DoPowerOff}, ErrStale
+	}
+	return answer, err
+}
+
+// hear is Report under the lock. A report about a step that is over is a repetition: it changes nothing and gets the
+// present instruction.
+func (e *Engine) hear(ctx context.Context, w *Work, role Role, r machine.Report) (machine.Instruction, error) {
+	if role == OSRole && r.Step == machine.StepFirstBoot && r.Phase == machine.Done && w.Job.Step == machine.StepBootDisk {
+		if err := e.advance(ctx, w); err != nil { // the OS is up: so the power cycle came about
+			return machine.Instruction{}, err
+		}
+	}
+	step, _, _ := e.step(w.Job.Kind, w.Job.Step)
+	if r.Step != w.Job.Step || roleOf(step.Actor) != role {
+		return e.instruct(w, role)
+	}
+	e.seen(w)
+	switch r.Phase {
+	case machine.Working:
+		w.Job.Progress = r.Progress
+		return machine.Instruction{Do: machine.DoContinue, Step: w.Job.Step}, nil
+	case machine.Done:
+		return e.stepDone(ctx, w, role, r)
+	case machine.Failed:
+		if err := e.failAttempt(ctx, w, r.Fatal, clip(r.Error)); err != nil {
+			return machine.Instruction{}, err
+		}
+		return machine.Instruction{Do: machine.DoPowerOff}, nil
+	}
+	return e.instruct(w, role)
+}
+
+// stepDone holds the result of a step against what it must be, and goes on or gives up.
+func (e *Engine) stepDone(ctx context.Context, w *Work, role Role, r machine.Report) (machine.Instruction, error) {
+	failure, fatal := e.judge(w, r)
+	if failure != nil {
+		if err := e.failAttempt(ctx, w, fatal, failure.Error()); err != nil {
+			return machine.Instruction{}, err
+		}
+		if role == OSRole {
+			return machine.Instruction{Do: machine.DoFinish}, nil // the fence powers it off
+		}
+		return machine.Instruction{Do: machine.DoPowerOff}, nil
+	}
+	if err := e.advance(ctx, w); err != nil {
+		return machine.Instruction{}, err
+	}
+	return e.instruct(w, role)
+}
+
+// judge says what is wrong with the result of a step, and whether another attempt cannot help.
+func (e *Engine) judge(w *Work, r machine.Report) (failure error, fatal bool) {
+	switch r.Step {
+	case machine.StepInventory:
+		var inv machine.Inventory
+		if err := json.Unmarshal(r.Result, &inv); err != nil {
+			return fmt.Errorf("read inventory: %w", err), false
+		}
+		return CheckInventory(w.Machine.Hardware, inv), true
+	case machine.StepEraseAll, machine.StepProve:
+		var proofs []machine.Erasure
+		if err := json.Unmarshal(r.Result, &proofs); err != nil {
+			return fmt.Errorf("read erasure result: %w", err), false
+		}
+		if err := checkErasures(w.Machine.Hardware.Disks, proofs, r.Step == machine.StepProve); err != nil {
+			return err, r.Step == machine.StepProve
+		}
+		w.Job.Result = r.Result
+		w.note("disk."+string(r.Step), "%s", describeErasures(proofs))
+	case machine.StepValidate:
+		var rep accelerator.Report
+		if err := json.Unmarshal(r.Result, &rep); err != nil {
+			return fmt.Errorf("read validation report: %w", err), false
+		}
+		w.Job.Result = r.Result
+		if rep.Blocks() {
+			return errors.New(clip(rep.Reason())), true
+		}
+		w.note("validation", "%s: %d cards, %d checks", rep.Outcome, len(rep.Cards), len(rep.Checks))
+	}
+	return nil, false
+}
+
+func checkErasures(disks []machine.Disk, proofs []machine.Erasure, proof bool) error {
+	for _, d := range disks {
+		i := slices.IndexFunc(proofs, func(p machine.Erasure) bool { return p.Serial == d.Serial })
+		if i < 0 {
+			return fmt.Errorf("disk %s is not in the erasure result", d.Serial)
+		}
+		if p := proofs[i]; proof && (!p.Clean || p.Sampled <= 0) {
+			return fmt.Errorf("disk %s is not proven clean: %s", d.Serial, p.Detail)
+		}
+	}
+	return nil
+}
+
+func describeErasures(proofs []machine.Erasure) string {
+	var parts []string
+	for _, p := range proofs {
+		parts = append(parts, fmt.Sprintf("disk %s: %s, %d bytes read back", p.Serial, p.Method, p.Sampled))
+	}
+	return strings.Join(parts, "; ")
+}
+
+func roleOf(a machine.Actor) Role {
+	switch a {
+	case machine.Agent:
+		return AgentRole
+	case machine.InstalledOS:
+		return OSRole
+	}
+	return ""
+}
+
+// clip bounds a text that comes from a machine.
+func clip(s string) string {
+	const most = 2000
+	if len(s) > most {
+		s = s[:most] + "…"
+	}
+	return strings.ToValidUTF8(strings.Map(func(r rune) rune {
+		if r < ' ' && r != '\n' && r != '\t' {
+			return -1
+		}
+		return r
+	}, s), "?")
+}

@@ -1,0 +1,100 @@
+package provisioner
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/bareyard/bareyard/machine"
+	"github.com/bareyard/bareyard/network"
+)
+
+// Watch gives up or takes up steps that are past their due time, and keeps the edge as it is wanted, until ctx ends.
+// Every replica may run it: the row is the referee.
+func (e *Engine) Watch(ctx context.Context, every time.Duration) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for n := 0; ; n++ {
+		if err := e.sweep(ctx); err != nil && ctx.Err() == nil {
+			e.log().Error("deadline sweep failed", "err", err)
+		}
+		if n%15 == 0 {
+			if err := e.reconcile(ctx); err != nil && ctx.Err() == nil {
+				e.log().Error("edge reconciliation failed", "err", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (e *Engine) sweep(ctx context.Context) error {
+	ids, err := e.Store.Overdue(ctx, 100)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if err := e.Expire(ctx, id); err != nil {
+			return fmt.Errorf("expire job of machine %s: %w", id, err)
+		}
+	}
+	return nil
+}
+
+// Expire acts on a job that is past its due time. A controller step whose replica has gone silent is taken up again;
+// anything else ends the attempt.
+func (e *Engine) Expire(ctx context.Context, machineID string) error {
+	return e.Store.OnMachine(ctx, machineID, func(w *Work) error {
+		if w.Job == nil || w.Job.State != machine.JobRunning || w.Now.Before(w.Job.Due) {
+			return nil
+		}
+		step, _, _ := e.step(w.Job.Kind, w.Job.Step)
+		end := w.Job.StepAt.Add(step.Deadline)
+		if w.Now.Before(end) && step.Actor == machine.Controller {
+			w.note("job.resume", "%s was left by another server; taken up again", step.Name)
+			e.schedule(w, step, 0)
+			return nil
+		}
+		why := fmt.Sprintf("not done within %s", step.Deadline)
+		if w.Now.Before(end) {
+			why = fmt.Sprintf("no sign of life for %s", w.Now.Sub(w.Job.SeenAt).Round(time.Second))
+		}
+		return e.failAttempt(ctx, w, false, why)
+	})
+}
+
+// reconcile repairs what differs between the edge and what is wanted, machine by machine under its lock, so that it
+// cannot put back what a job is just withdrawing.
+func (e *Engine) reconcile(ctx context.Context) error {
+	have, err := e.Edge.Read(ctx)
+	if err != nil {
+		return fmt.Errorf("read edge: %w", err)
+	}
+	want, err := e.Store.Exposed(ctx)
+	if err != nil {
+		return err
+	}
+	set, remove := network.Diff(want, have)
+	for _, p := range set {
+		remove = append(remove, p.Machine)
+	}
+	for _, id := range remove {
+		err := e.Store.OnMachine(ctx, id, func(w *Work) error {
+			if w.Machine.Public && w.Order != nil {
+				return e.Edge.Apply(ctx, []network.Port{PublicPort(*w.Machine, *w.Order)}, nil)
+			}
+			return e.Edge.Apply(ctx, nil, []string{id})
+		})
+		if machine.CodeOf(err) == machine.NotFound {
+			err = e.Edge.Apply(ctx, nil, []string{id})
+		}
+		if err != nil {
+			return fmt.Errorf("repair edge for machine %s: %w", id, err)
+		}
+		e.log().Warn("edge was not as wanted, repaired", "machine", id)
+	}
+	return nil
+}

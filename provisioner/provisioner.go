@@ -1,0 +1,139 @@
+// Package provisioner is the engine: it alone changes the state of a machine, a job or an order.
+package provisioner
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/bareyard/bareyard/ipmi"
+	"github.com/bareyard/bareyard/machine"
+	"github.com/bareyard/bareyard/network"
+)
+
+// Store keeps the state. Each method that takes a function is one transaction: the rows are locked, the function
+// changes the Work, and all of it is written together with its events and actions, or nothing is.
+type Store interface {
+	// OnMachine locks a machine, its active job and the order that holds it.
+	OnMachine(ctx context.Context, machineID string, fn func(*Work) error) error
+	// OnOrder locks an order, and its machine and that machine's active job when it has one.
+	OnOrder(ctx context.Context, orderID string, fn func(*Work) error) error
+	// Place inserts an order. When the project has used the key before, fn is not called and that order is
+	// returned if digest, which names the content of the request, is the same; else a Conflict.
+	Place(ctx context.Context, o machine.Order, key, digest string, fn func(*Work) error) (machine.Order, error)
+	// Overdue lists machines whose running job is past its due time, oldest first, at most n.
+	Overdue(ctx context.Context, n int) ([]string, error)
+	// Exposed lists the desired public ports of all machines, for reconciliation.
+	Exposed(ctx context.Context) ([]network.Port, error)
+}
+
+// Shelf answers look-ups outside of transitions.
+type Shelf interface {
+	Class(ctx context.Context, name string) (machine.Class, error)
+	Image(ctx context.Context, name string) (machine.Image, error)
+	Line(ctx context.Context, name string) (network.Line, error)
+	Machine(ctx context.Context, id string) (machine.Machine, error)
+	Order(ctx context.Context, id string) (machine.Order, error)
+}
+
+// Tickets keeps one-time nonces and tokens, as hashes.
+type Tickets interface {
+	// Machine finds the machine and the running job by a MAC address of the machine.
+	ByMAC(ctx context.Context, mac string) (machine.Machine, *machine.Job, error)
+	// Nonce finds an unspent nonce by its hash.
+	Nonce(ctx context.Context, hash []byte) (Ticket, error)
+	// Token finds a token by its hash.
+	Token(ctx context.Context, hash []byte) (Ticket, error)
+	// Secret returns the BMC password of a machine.
+	Secret(ctx context.Context, machineID string) (string, error)
+}
+
+// Power drives a BMC; answered by ipmi.Controller.
+type Power interface {
+	Power(ctx context.Context, t ipmi.Target) (ipmi.Power, error)
+	SetPower(ctx context.Context, t ipmi.Target, op ipmi.Op) error
+	SetNextBoot(ctx context.Context, t ipmi.Target, d ipmi.Device, uefi bool) error
+}
+
+// Edge carries the public addresses; answered by a network driver.
+type Edge interface {
+	Read(ctx context.Context) ([]network.Port, error)
+	Apply(ctx context.Context, set []network.Port, remove []string) error
+}
+
+// Ports opens and closes provisioning ports.
+type Ports interface {
+	Set(ctx context.Context, port string, open bool) error
+}
+
+// Engine carries orders and jobs from state to state.
+type Engine struct {
+	Store   Store
+	Shelf   Shelf
+	Tickets Tickets
+	Power   Power
+	Edge    Edge
+	Ports   Ports
+
+	Agents   string     // base URL that agents and validators call, e.g. https://10.77.0.1:8443
+	Images   string     // base URL of the image store on the boot listener, e.g. http://10.77.0.1:8080/images
+	CA       string     // PEM of the CA that signed Agents
+	Resolver netip.Addr // DNS server written into installed machines; zero for none
+	BootBits int        // prefix length of the provisioning network
+
+	Plan  func(machine.JobKind) []machine.Step // nil means machine.Plan
+	Lease time.Duration                        // how long a controller step may be silent before another replica takes it up; zero means 90 s
+	Log   *slog.Logger                         // nil means silence
+	Now   func() time.Time                     // nil means time.Now
+}
+
+// ErrStale refuses a report of an older attempt or of a job that is over: whoever sent it must stop and power off.
+var ErrStale = errors.New("this job and attempt are over")
+
+// ErrDenied refuses an agent: bad token or nonce, or one that is not for this machine.
+var ErrDenied = errors.New("token or nonce refused")
+
+func (e *Engine) now() time.Time {
+	if e.Now != nil {
+		return e.Now()
+	}
+	return time.Now()
+}
+
+func (e *Engine) log() *slog.Logger {
+	if e.Log != nil {
+		return e.Log
+	}
+	return slog.New(slog.DiscardHandler)
+}
+
+func (e *Engine) lease() time.Duration {
+	if e.Lease > 0 {
+		return e.Lease
+	}
+	return 90 * time.Second
+}
+
+func (e *Engine) plan(kind machine.JobKind) []machine.Step {
+	if e.Plan != nil {
+		return e.Plan(kind)
+	}
+	return machine.Plan(kind)
+}
+
+// step returns a step of a kind of job, its position, and the name of the one after it ("" at the end).
+func (e *Engine) step(kind machine.JobKind, name machine.StepName) (s machine.Step, pos int, next machine.StepName) {
+	plan := e.plan(kind)
+	for i, s := range plan {
+		if s.Name != name {
+			continue
+		}
+		if i+1 < len(plan) {
+			next = plan[i+1].Name
+		}
+		return s, i, next
+	}
+	return machine.Step{}, -1, ""
+}

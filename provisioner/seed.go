@@ -1,0 +1,110 @@
+package provisioner
+
+import (
+	"fmt"
+	"net/netip"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/bareyard/bareyard/machine"
+	"github.com/bareyard/bareyard/network"
+)
+
+// configure makes the order for the configure step: the cloud-init seed with a fresh token for the validator.
+func (e *Engine) configure(w *Work) (*machine.Configure, error) {
+	if w.Order == nil {
+		return nil, fmt.Errorf("configure machine %s: no order holds it", w.Machine.Name)
+	}
+	secret, hash := newSecret()
+	w.Spend = append(w.Spend, Ticket{Hash: hash, Role: OSRole, MachineID: w.Machine.ID, JobID: w.Job.ID, Attempt: w.Job.Attempt})
+	seed, err := Seed(*w.Machine, *w.Job, *w.Order, SeedOptions{Agents: e.Agents, CA: e.CA, Token: secret, Resolver: e.Resolver, BootBits: e.BootBits})
+	if err != nil {
+		return nil, err
+	}
+	return &machine.Configure{Seed: seed, Firmware: w.Machine.Firmware, Label: "Bareyard " + w.Job.Image}, nil
+}
+
+// SeedOptions is what a seed needs beside the machine, its job and its order.
+type SeedOptions struct {
+	Agents   string     // base URL that the validator calls
+	CA       string     // PEM
+	Token    string     // of the validator; useless once the job is over
+	Resolver netip.Addr // zero for none
+	BootBits int        // prefix length of the provisioning network
+}
+
+type cloudConfig struct {
+	Hostname    string     `json:"hostname,omitempty"`
+	Keys        []string   `json:"ssh_authorized_keys,omitempty"`
+	DisableRoot *bool      `json:"disable_root,omitempty"`
+	SSHPassword *bool      `json:"ssh_pwauth,omitempty"`
+	Files       []seedFile `json:"write_files,omitempty"`
+	Run         [][]string `json:"runcmd,omitempty"`
+}
+
+type seedFile struct {
+	Path        string `json:"path"`
+	Permissions string `json:"permissions"`
+	Content     string `json:"content"`
+}
+
+// fetchValidator runs once in the installed OS: it fetches the validator over the provisioning port, which is closed
+// at hand-over. The token is read from a file, never from the command line.
+const fetchValidator = `set -eu
+cd /run/bareyard
+for i in $(seq 1 120); do
+  curl -fsS --max-time 60 --cacert ca.pem -H @header -o validate "$1/agent/v1/validator" && break
+  sleep 1
+done
+chmod 700 validate
+exec ./validate --server "$1" --ca ca.pem --token-file token
+`
+
+// Seed makes the files of the NoCloud seed partition. The instance id names the machine and the install job, so it is
+// stable across reboots and new for each install.
+func Seed(m machine.Machine, j machine.Job, o machine.Order, opt SeedOptions) (map[string]string, error) {
+	no := false
+	user := cloudConfig{Hostname: o.Hostname, Keys: o.SSHKeys, DisableRoot: &no, SSHPassword: &no}
+	vendor := cloudConfig{
+		Files: []seedFile{
+			{Path: "/run/bareyard/ca.pem", Permissions: "0644", Content: opt.CA},
+			{Path: "/run/bareyard/token", Permissions: "0600", Content: opt.Token},
+			{Path: "/run/bareyard/header", Permissions: "0600", Content: "Authorization: Bearer " + opt.Token + "\n"},
+			{Path: "/run/bareyard/fetch", Permissions: "0700", Content: fetchValidator},
+		},
+		Run: [][]string{{"sh", "-c", "setsid -f sh /run/bareyard/fetch \"$0\" >/run/bareyard/log 2>&1 </dev/null", opt.Agents}},
+	}
+	public, ok := m.Hardware.NICByRole(machine.PublicNIC)
+	if !ok {
+		return nil, fmt.Errorf("make seed of machine %s: no public port on record", m.Name)
+	}
+	provision, ok := m.Hardware.NICByRole(machine.ProvisionNIC)
+	if !ok {
+		return nil, fmt.Errorf("make seed of machine %s: no provisioning port on record", m.Name)
+	}
+	var dns []netip.Addr
+	if opt.Resolver.IsValid() {
+		dns = append(dns, opt.Resolver)
+	}
+	net, err := network.Seed{
+		PublicMAC: public.MAC, Addrs: []netip.Prefix{netip.PrefixFrom(o.Address, o.Address.BitLen())}, DNS: dns,
+		ProvisionMAC: provision.MAC, ProvisionAddr: netip.PrefixFrom(m.BootAddr, opt.BootBits),
+	}.NetworkConfig()
+	if err != nil {
+		return nil, fmt.Errorf("make seed of machine %s: %w", m.Name, err)
+	}
+	userData, err := yaml.Marshal(user)
+	if err != nil {
+		return nil, fmt.Errorf("encode user-data: %w", err)
+	}
+	vendorData, err := yaml.Marshal(vendor)
+	if err != nil {
+		return nil, fmt.Errorf("encode vendor-data: %w", err)
+	}
+	return map[string]string{
+		"meta-data":      fmt.Sprintf("instance-id: %s-%s-%d\nlocal-hostname: %s\n", m.ID, j.ID, j.Attempt, o.Hostname),
+		"user-data":      "#cloud-config\n" + string(userData),
+		"vendor-data":    "#cloud-config\n" + string(vendorData),
+		"network-config": string(net),
+	}, nil
+}

@@ -1,0 +1,214 @@
+package provisioner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/bareyard/bareyard/billing"
+	"github.com/bareyard/bareyard/ipmi"
+	"github.com/bareyard/bareyard/machine"
+	"github.com/bareyard/bareyard/network"
+)
+
+// Act carries out an action. An error means that the database could not be asked: try the same action again. A step
+// that fails is not an error here: the transition that says so decides what follows.
+func (e *Engine) Act(ctx context.Context, a Action) error {
+	switch a.Kind {
+	case ActStep:
+		return e.actStep(ctx, a)
+	case ActPlace:
+		return e.actPlace(ctx, a.OrderID)
+	case ActFence:
+		return e.actFence(ctx, a.MachineID)
+	}
+	return fmt.Errorf("carry out action: unknown kind %q", a.Kind)
+}
+
+// actStep claims the step in a first transition, works without a lock, and reports in a second one. An action that is
+// not the newest of its job, because another replica took the step up or the job went on, does nothing.
+func (e *Engine) actStep(ctx context.Context, a Action) error {
+	var m machine.Machine
+	var j machine.Job
+	var o *machine.Order
+	mine := false
+	err := e.Store.OnMachine(ctx, a.MachineID, func(w *Work) error {
+		if !current(w, a) {
+			return nil
+		}
+		if w.Machine.State == machine.Reserved {
+			if err := w.machineEvent(machine.Provision, "%s job begins", w.Job.Kind); err != nil {
+				return err
+			}
+			if err := w.orderEvent(machine.OrderStart, "machine %s is being prepared", w.Machine.Name); err != nil {
+				return err
+			}
+		}
+		mine, m, j = true, *w.Machine, *w.Job
+		if w.Order != nil {
+			c := *w.Order
+			o = &c
+		}
+		return nil
+	})
+	if err != nil || !mine {
+		return err
+	}
+	failure := e.carryOut(ctx, m, j, o)
+	if ctx.Err() != nil {
+		return ctx.Err() // shutting down, not a verdict on the machine
+	}
+	return e.Store.OnMachine(ctx, a.MachineID, func(w *Work) error {
+		if !current(w, a) {
+			return nil
+		}
+		if failure == nil {
+			return e.advance(ctx, w)
+		}
+		return e.failTry(ctx, w, failure)
+	})
+}
+
+func current(w *Work, a Action) bool {
+	return w.Job != nil && w.Job.ID == a.JobID && w.Job.State == machine.JobRunning && w.Job.Turn == a.Turn
+}
+
+// failTry tries a controller step again after a growing pause, or gives the attempt up.
+func (e *Engine) failTry(ctx context.Context, w *Work, failure error) error {
+	step, _, _ := e.step(w.Job.Kind, w.Job.Step)
+	if errors.Is(failure, ipmi.ErrCredentials) || errors.Is(failure, ipmi.ErrLocked) {
+		return e.failAttempt(ctx, w, true, failure.Error()) // trying again locks the BMC's account
+	}
+	pause := time.Duration(w.Job.Try*w.Job.Try) * time.Second
+	if w.Job.Try >= step.Tries || w.Now.Add(pause).After(w.Job.StepAt.Add(step.Deadline)) {
+		return e.failAttempt(ctx, w, false, failure.Error())
+	}
+	w.note("job.try", "try %d of %d failed: %v; next in %s", w.Job.Try, step.Tries, failure, pause)
+	w.Job.Try++
+	e.schedule(w, step, pause)
+	return nil
+}
+
+// carryOut does the work of a controller step. Each is idempotent: a replica may die in the middle and another begins anew.
+func (e *Engine) carryOut(ctx context.Context, m machine.Machine, j machine.Job, o *machine.Order) error {
+	switch j.Step {
+	case machine.StepIsolate:
+		if err := e.Edge.Apply(ctx, nil, []string{m.ID}); err != nil {
+			return fmt.Errorf("withdraw public address: %w", err)
+		}
+		return e.setPort(ctx, m, true)
+	case machine.StepPowerOff, machine.StepShutDown:
+		return e.bmc(ctx, m, func(t ipmi.Target) error { return e.Power.SetPower(ctx, t, ipmi.OpOff) })
+	case machine.StepNextBoot:
+		return e.bmc(ctx, m, func(t ipmi.Target) error {
+			return e.Power.SetNextBoot(ctx, t, ipmi.DevicePXE, m.Firmware == machine.UEFI)
+		})
+	case machine.StepPowerOn:
+		return e.bmc(ctx, m, func(t ipmi.Target) error { return e.Power.SetPower(ctx, t, ipmi.OpOn) })
+	case machine.StepBootDisk:
+		return e.bmc(ctx, m, func(t ipmi.Target) error {
+			if err := e.Power.SetNextBoot(ctx, t, ipmi.DeviceDisk, m.Firmware == machine.UEFI); err != nil {
+				return err
+			}
+			return e.Power.SetPower(ctx, t, ipmi.OpCycle)
+		})
+	case machine.StepNetwork:
+		if o == nil {
+			return errors.New("program edge: no order holds the machine")
+		}
+		return e.Edge.Apply(ctx, []network.Port{PublicPort(m, *o)}, nil)
+	case machine.StepHandOver:
+		return e.setPort(ctx, m, false)
+	case machine.StepRelease:
+		return nil // all in the transition
+	}
+	return fmt.Errorf("carry out step: %q is not a step of the controller", j.Step)
+}
+
+// PublicPort is what the edge must carry for a machine in an order's hands.
+func PublicPort(m machine.Machine, o machine.Order) network.Port {
+	nic, _ := m.Hardware.NICByRole(machine.PublicNIC)
+	return network.Port{
+		Machine: m.ID, MAC: nic.MAC, Addrs: []netip.Prefix{netip.PrefixFrom(o.Address, o.Address.BitLen())},
+		UpKbit: o.Bandwidth * 1000, DownKbit: o.Bandwidth * 1000, Mode: network.On,
+	}
+}
+
+// bmc calls fn with the machine's BMC and its decrypted password, which lives no longer than the call.
+func (e *Engine) bmc(ctx context.Context, m machine.Machine, fn func(ipmi.Target) error) error {
+	secret, err := e.Tickets.Secret(ctx, m.ID)
+	if err != nil {
+		return fmt.Errorf("read BMC password: %w", err)
+	}
+	return fn(ipmi.Target{Protocol: m.BMC.Protocol, Address: m.BMC.Address, Username: m.BMC.Username, Password: secret, CertPin: m.BMC.CertPin})
+}
+
+func (e *Engine) setPort(ctx context.Context, m machine.Machine, open bool) error {
+	nic, ok := m.Hardware.NICByRole(machine.ProvisionNIC)
+	if !ok || nic.Port == "" {
+		return nil // no port driver for it: said at enrolment
+	}
+	return e.Ports.Set(ctx, nic.Port, open)
+}
+
+// actFence cuts a machine off; it is tried again until it is true.
+func (e *Engine) actFence(ctx context.Context, machineID string) error {
+	m, err := e.Shelf.Machine(ctx, machineID)
+	if err != nil {
+		return err
+	}
+	if m.JobID != "" {
+		return nil // a job is at work on it again, and isolates it itself
+	}
+	var errs []error
+	if !m.Public {
+		errs = append(errs, e.Edge.Apply(ctx, nil, []string{m.ID}))
+	}
+	if !m.PortOpen {
+		errs = append(errs, e.setPort(ctx, m, false))
+	}
+	if m.State != machine.Active {
+		errs = append(errs, e.bmc(ctx, m, func(t ipmi.Target) error { return e.Power.SetPower(ctx, t, ipmi.OpOff) }))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("fence machine %s: %w", m.Name, err)
+	}
+	return nil
+}
+
+// conclude is what the last step of a job brings about, in the same transition.
+func (e *Engine) conclude(ctx context.Context, w *Work) error {
+	switch w.Job.Kind {
+	case machine.ProvisionJob:
+		return handOver(w)
+	case machine.ReinstallJob:
+		w.Order.Image, w.Order.ImageDigest = w.Job.Image, w.Job.ImageDigest
+		w.Machine.Reason = ""
+		return w.machineEvent(machine.HandOver, "reinstalled with %s", w.Job.Image)
+	case machine.ReclaimJob:
+		if w.Order != nil {
+			if err := w.Stock.FreeAddress(ctx, w.Order.ID, true); err != nil {
+				return err
+			}
+		}
+		w.Machine.Reason = ""
+		if err := w.machineEvent(machine.Reclaimed, "wiped and proven clean, back in stock"); err != nil {
+			return err
+		}
+		w.Machine.OrderID = ""
+	}
+	return nil
+}
+
+func handOver(w *Work) error {
+	w.Order.Started, w.Order.Until = billing.Period(w.Now, w.Order.Months, 0, time.UTC)
+	w.Order.Reason = ""
+	w.Charges = append(w.Charges, Charge{OrderID: w.Order.ID, From: w.Order.Started, To: w.Order.Until,
+		Amount: w.Order.Price, Currency: w.Order.Currency})
+	if err := w.machineEvent(machine.HandOver, "handed over"); err != nil {
+		return err
+	}
+	return w.orderEvent(machine.OrderHandOver, "machine %s is yours at %s", w.Machine.Name, w.Order.Address)
+}

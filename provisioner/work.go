@@ -1,0 +1,153 @@
+package provisioner
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/bareyard/bareyard/machine"
+)
+
+// Work is what one transition sees and leaves: a machine, its active job and the order that holds it, all locked.
+type Work struct {
+	Now     time.Time        // of the database, the same for all that the transition writes
+	Machine *machine.Machine // nil for an order without a machine
+	Job     *machine.Job     // nil when the machine has no active job
+	Order   *machine.Order   // nil when nobody holds the machine
+	Stock   Stock            // what only the database can pick
+
+	Events  []Event      // appended to the event log
+	Actions []Action     // enqueued
+	Past    *machine.Job // a job that this transition ended and replaced
+	NewJob  bool         // Job was started by this transition
+	Spend   []Ticket     // nonces and tokens to write
+	Charges []Charge
+}
+
+// Stock picks machines and addresses inside the transaction, so that no two orders get the same one.
+type Stock interface {
+	// Machine locks an available machine of the class that the image boots on and fits, and that is not in except.
+	// It answers an Exhausted error when there is none, an Invalid one when no machine of the class could ever take it.
+	Machine(ctx context.Context, class string, image machine.Image, except []string) (*machine.Machine, error)
+	// Address takes the longest idle address of a line for an order.
+	Address(ctx context.Context, line, orderID string) (netip.Addr, error)
+	// FreeAddress returns an order's address; it is not given to anybody else before the line's cool-down is over,
+	// unless it was never used.
+	FreeAddress(ctx context.Context, orderID string, used bool) error
+}
+
+// Event is one line of the log of what happened.
+type Event struct {
+	ID        int64            `json:"id"`
+	At        time.Time        `json:"at"`
+	Kind      string           `json:"kind"` // e.g. machine.reserve, job.advance, order.hand-over, note
+	MachineID string           `json:"machine_id,omitempty"`
+	OrderID   string           `json:"order_id,omitempty"`
+	JobID     string           `json:"job_id,omitempty"`
+	Attempt   int              `json:"attempt,omitempty"`
+	Step      machine.StepName `json:"step,omitempty"`
+	Text      string           `json:"text"` // in plain words
+}
+
+// Charge is an amount owed for one period of an order; the pair (order, From) is unique.
+type Charge struct {
+	OrderID  string
+	From, To time.Time
+	Amount   int64 // integer minor units
+	Currency string
+}
+
+// Ticket is a nonce or token bound to a job's attempt; only the hash of the secret is kept.
+type Ticket struct {
+	Hash      []byte
+	Role      Role
+	MachineID string
+	JobID     string
+	Attempt   int
+	Addr      netip.Addr // nonces: the only address that may trade it
+	Parent    []byte     // tokens of agents: the nonce it was traded for
+	Used      bool       // tokens: a report has come with it
+}
+
+// Role says what a ticket opens.
+type Role string
+
+// Roles of tickets.
+const (
+	NonceRole Role = "nonce" // a boot: to be traded for an agent token
+	AgentRole Role = "agent" // the RAM disk
+	OSRole    Role = "os"    // the validator in the installed OS
+)
+
+// ActionKind says what an action does.
+type ActionKind string
+
+// Kinds of action.
+const (
+	ActStep  ActionKind = "step"  // carry out the controller step that the job is at
+	ActPlace ActionKind = "place" // find another machine for an order
+	ActFence ActionKind = "fence" // withdraw the public address, close the port, power off
+)
+
+// Action is work outside the database, enqueued by the transition that calls for it.
+type Action struct {
+	Kind      ActionKind    `json:"kind"`
+	MachineID string        `json:"machine_id,omitempty"`
+	OrderID   string        `json:"order_id,omitempty"`
+	JobID     string        `json:"job_id,omitempty"`
+	Turn      int           `json:"turn,omitempty"`
+	After     time.Duration `json:"after,omitempty"`
+}
+
+// machineEvent moves the machine.
+func (w *Work) machineEvent(e machine.Event, format string, a ...any) error {
+	next, err := machine.Next(w.Machine.State, e)
+	if err != nil {
+		return fmt.Errorf("move machine %s: %w", w.Machine.Name, err)
+	}
+	w.Machine.State = next
+	w.note("machine."+string(e), format, a...)
+	return nil
+}
+
+// orderEvent moves the order.
+func (w *Work) orderEvent(e machine.OrderEvent, format string, a ...any) error {
+	next, err := machine.NextOrder(w.Order.State, e)
+	if err != nil {
+		return fmt.Errorf("move order %s: %w", w.Order.ID, err)
+	}
+	w.Order.State = next
+	w.note("order."+string(e), format, a...)
+	return nil
+}
+
+// jobEvent moves the job.
+func (w *Work) jobEvent(e machine.JobEvent, format string, a ...any) error {
+	next, err := machine.NextJob(w.Job.State, e)
+	if err != nil {
+		return fmt.Errorf("move job %s: %w", w.Job.ID, err)
+	}
+	w.Job.State = next
+	if next != machine.JobRunning {
+		w.Job.Finished = w.Now
+		w.Machine.JobID = ""
+	}
+	w.note("job."+string(e), format, a...)
+	return nil
+}
+
+// note appends an event that concerns everything the Work holds.
+func (w *Work) note(kind, format string, a ...any) {
+	ev := Event{At: w.Now, Kind: kind, Text: fmt.Sprintf(format, a...)}
+	if w.Machine != nil {
+		ev.MachineID = w.Machine.ID
+	}
+	if w.Order != nil {
+		ev.OrderID = w.Order.ID
+	}
+	if w.Job != nil {
+		ev.JobID, ev.Attempt, ev.Step = w.Job.ID, w.Job.Attempt, w.Job.Step
+	}
+	w.Events = append(w.Events, ev)
+}
