@@ -34,6 +34,9 @@ type OpenIPMI struct {
 	Dir      string // where the configuration and the state live; "" is a temporary directory that Run removes
 	Helper   string // a program that is run as HELPER SOCKET WORD… and posts the words to http://bmc/ on the unix socket; "" is curl
 
+	// Start starts ipmi_sim, for example in another network namespace; nil is the command's own Start.
+	Start func(*exec.Cmd) error
+
 	once  sync.Once
 	err   error
 	addr  *net.UDPAddr
@@ -124,7 +127,14 @@ func (o *OpenIPMI) Run(ctx context.Context) error {
 		cmd.Stdout, cmd.Stderr = &out, &out
 		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 		cmd.WaitDelay = 2 * time.Second
-		err := cmd.Run()
+		start := cmd.Start
+		if o.Start != nil {
+			start = func() error { return o.Start(cmd) }
+		}
+		err := start()
+		if err == nil {
+			err = cmd.Wait()
+		}
 		if ctx.Err() != nil {
 			return nil
 		}

@@ -28,13 +28,15 @@ import (
 // fields before the first method call. As an http.Handler without Run it does power operations before it answers.
 type Redfish struct {
 	Addr     string // host:port to bind; port 0 takes a free one
-	TLS      bool   // serve HTTPS with a self-signed certificate
+	TLS      bool   // serve HTTPS
 	User     string
 	Password string
 	Slots    int // how many sessions fit; 0 is 8
 	Chassis  Chassis
 	Faults   *Faults
 	Log      *slog.Logger
+
+	Certificate *tls.Certificate // nil is a self-signed one, made anew each time
 
 	once  sync.Once
 	err   error
@@ -74,12 +76,16 @@ func (r *Redfish) listen() error {
 	if !r.TLS {
 		return nil
 	}
-	cert, pin, err := selfSigned()
-	if err != nil {
-		_ = l.Close()
-		return fmt.Errorf("make certificate: %w", err)
+	cert := r.Certificate
+	if cert == nil {
+		if cert, err = selfSigned(); err != nil {
+			_ = l.Close()
+			return fmt.Errorf("make certificate: %w", err)
+		}
 	}
-	r.l, r.pin = tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}), pin
+	sum := sha256.Sum256(cert.Certificate[0])
+	r.pin = hex.EncodeToString(sum[:])
+	r.l = tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{*cert}, MinVersion: tls.VersionTLS12})
 	return nil
 }
 
@@ -129,11 +135,11 @@ func (r *Redfish) Sessions() (opened, closed int) {
 	return r.opened, r.closed
 }
 
-// selfSigned makes a certificate for loopback and its SHA-256 in hex.
-func selfSigned() (tls.Certificate, string, error) {
+// selfSigned makes a certificate for loopback.
+func selfSigned() (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return tls.Certificate{}, "", err
+		return nil, err
 	}
 	t := &x509.Certificate{
 		SerialNumber: big.NewInt(1),
@@ -144,8 +150,7 @@ func selfSigned() (tls.Certificate, string, error) {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, t, t, &key.PublicKey, key)
 	if err != nil {
-		return tls.Certificate{}, "", err
+		return nil, err
 	}
-	sum := sha256.Sum256(der)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, hex.EncodeToString(sum[:]), nil
+	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
 }
