@@ -18,7 +18,7 @@ func Judge(f Facts, expect machine.Expect, rules Rules) Report {
 	j := &judge{facts: f, expect: expect, rules: rules, id: strings.ToLower(expect.CardID), bad: map[string][]problem{}}
 	for _, d := range f.Driver {
 		if d.Vendor == j.vendor() {
-			j.driver = &d
+			j.driver = &Driver{Vendor: d.Vendor, Fault: d.Fault, Version: d.Version, Count: d.Count, Cards: placed(d.Cards)}
 		}
 	}
 	checks := []Check{j.cardCount(), j.cardIdentity(), j.cardBus(), j.cardDriver(), j.cardAnswers()}
@@ -33,6 +33,17 @@ func Judge(f Facts, expect machine.Expect, rules Rules) Report {
 		r.Drivers = append(r.Drivers, DriverNote{Vendor: d.Vendor, Version: d.Version, Fault: d.Fault})
 	}
 	return r
+}
+
+// placed returns the cards with a fault on each that answers without saying where it is: it could not be told from another.
+func placed(cards []Card) []Card {
+	out := slices.Clone(cards)
+	for i, k := range out {
+		if k.Fault == nil && k.Slot == "" {
+			out[i].Fault = &Fault{Kind: FaultProbe, Detail: "answers without a PCI address"}
+		}
+	}
+	return out
 }
 
 // judge collects what one judgement needs.
@@ -282,7 +293,7 @@ func (j *judge) cards() []CardResult {
 	}
 	var nowhere []CardResult
 	for _, d := range j.facts.Driver {
-		for _, k := range d.Cards {
+		for _, k := range placed(d.Cards) {
 			if k.Slot == "" { // its fault came before it could say where it is
 				nowhere = append(nowhere, CardResult{Outcome: faultOutcome(k.Fault), Problems: []string{"card.answers: " + printable(k.Fault.String())}, Card: &k})
 				continue

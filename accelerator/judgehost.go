@@ -87,7 +87,7 @@ func (j *judge) hostMemory() Check {
 	case !h.Memory.Known():
 		c.Outcome, c.Summary = Error, "memory could not be read: "+missing(h.Memory)
 	case h.Memory.Value <= 0:
-		c.Outcome, c.Summary = Fail, "the machine reports no memory"
+		c.Outcome, c.Summary, c.Action = Fail, "the machine reports no memory", "take the machine out"
 	}
 	for _, e := range h.EDAC {
 		switch {

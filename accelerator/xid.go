@@ -22,7 +22,7 @@ const (
 //
 // Sources: NVIDIA "XID errors" catalogue; where lists disagree (k8s-device-plugin#1340, #1974, #945, #259, gpu-operator#1065) the
 // stricter reading, because a machine is judged before it is sold: what a running fleet may let pass, a hand-over need not.
-const RulesVersion = "2026-12"
+const RulesVersion = "2026-11"
 
 // XID is one row of the fault table.
 type XID struct {
