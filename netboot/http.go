@@ -1,0 +1,180 @@
+package netboot
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/bareyard/bareyard/netboot/httpboot"
+	"github.com/bareyard/bareyard/netboot/ipxe"
+	"github.com/bareyard/bareyard/netboot/tftp"
+)
+
+// ServeHTTP is the HTTP side: scripts, kernel, RAM disk, archive, loaders, and the Handlers beside them.
+func (c *conversation) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	from := remote(r)
+	w := httpboot.NewSteady(rw)
+	mac, err := c.route(w, r, from)
+	if mac == "" {
+		mac = c.macOf(from)
+	}
+	if err == nil {
+		err = w.Err()
+	}
+	if err != nil && w.Status < 200 {
+		c.fail(w, r, err)
+	}
+	ex := Exchange{MAC: mac, From: from, Proto: "http", Asked: r.URL.Path, Bytes: w.Bytes}
+	got := fmt.Sprint(w.Status)
+	if err != nil {
+		got += " " + err.Error()
+		c.log.Warn("boot request", "mac", mac, "from", from, "path", r.URL.Path, "status", w.Status, "err", err)
+	} else {
+		c.log.Debug("boot request", "mac", mac, "from", from, "path", r.URL.Path, "status", w.Status, "bytes", w.Bytes)
+	}
+	c.trace(ex, got, err != nil || w.Status >= 400)
+}
+
+// Refusals of our own, by status in fail.
+var (
+	errNoPath = fmt.Errorf("no such path: %w", fs.ErrNotExist)
+	errMethod = errors.New("method not allowed")
+)
+
+// route answers one request, or returns why it did not. mac is the machine that the path names, if it names one.
+func (c *conversation) route(w *httpboot.Steady, r *http.Request, from netip.Addr) (mac string, err error) {
+	p, ok := httpboot.Path(r)
+	if !ok {
+		return "", errNoPath
+	}
+	name, boot := strings.CutPrefix(p, bootPrefix)
+	if !boot {
+		return "", c.beside(w, r, p)
+	}
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		return "", errMethod
+	}
+	dir, base, nested := strings.Cut(name, "/")
+	switch {
+	case !nested && name == "vmlinuz":
+		return "", file(w, r)(os.Open(c.KernelPath))
+	case !nested && name == "ramdisk":
+		return "", file(w, r)(os.Open(c.RAMDiskPath))
+	case !nested:
+		if name, err = tftp.Clean(name); err != nil {
+			return "", errNoPath
+		}
+		return "", file(w, r)(os.OpenInRoot(c.LoaderDir, name))
+	case dir == "ipxe":
+		base, ok = strings.CutSuffix(base, ".ipxe")
+		if mac, known := parseMAC(base); ok && known {
+			return mac, c.script(w, r, mac, from)
+		}
+	case dir == "archive":
+		if mac, known := parseMAC(base); known {
+			return mac, c.archive(w, r, mac, from)
+		}
+	}
+	return "", errNoPath
+}
+
+// script answers what the machine boots now. A script holds no secret, but it is nobody else's business either.
+func (c *conversation) script(w http.ResponseWriter, r *http.Request, mac string, from netip.Addr) error {
+	lease, err := c.Booter.Lease(r.Context(), mac)
+	if err != nil {
+		return fmt.Errorf("look up lease: %w", err)
+	}
+	if lease.Addr.Addr() != from {
+		return fmt.Errorf("script of %s asked for from %s, its address is %s: %w", mac, from, lease.Addr.Addr(), ErrRefused)
+	}
+	boot, err := c.Booter.Boot(r.Context(), mac)
+	if err != nil {
+		return fmt.Errorf("look up boot: %w", err)
+	}
+	text := ipxe.DiskScript()
+	if boot.Kind == BootAgent {
+		text, err = ipxe.Agent{
+			Kernel:  c.base + bootPrefix + "vmlinuz",
+			RAMDisk: c.base + bootPrefix + "ramdisk",
+			Archive: c.base + bootPrefix + "archive/" + mac,
+			Cmdline: boot.Cmdline,
+		}.Script()
+		if err != nil {
+			return fmt.Errorf("write script: %w", err)
+		}
+	}
+	c.loops.clear(mac)
+	c.log.Info("machine asks what to boot", "mac", mac, "boots", boot.Kind.String())
+	httpboot.Bytes(w, r, "text/plain", text)
+	return nil
+}
+
+// archive answers the archive of this boot. Only GET: each one mints a nonce.
+func (c *conversation) archive(w http.ResponseWriter, r *http.Request, mac string, from netip.Addr) error {
+	if r.Method != http.MethodGet {
+		return errMethod
+	}
+	b, err := c.Booter.Archive(r.Context(), mac, from)
+	if err != nil {
+		return fmt.Errorf("make archive: %w", err)
+	}
+	httpboot.Bytes(w, r, "application/octet-stream", b)
+	return nil
+}
+
+// beside passes a request to the handler with the longest prefix.
+func (c *conversation) beside(w http.ResponseWriter, r *http.Request, p string) error {
+	var best string
+	for prefix := range c.Handlers {
+		if strings.HasPrefix(p, prefix) && len(prefix) > len(best) {
+			best = prefix
+		}
+	}
+	if best == "" {
+		return errNoPath
+	}
+	clean, u := *r, *r.URL
+	u.Path, u.RawPath = p, ""
+	clean.URL = &u
+	c.Handlers[best].ServeHTTP(w, &clean)
+	return nil
+}
+
+// file serves what an open returned.
+func file(w http.ResponseWriter, r *http.Request) func(*os.File, error) error {
+	return func(f *os.File, err error) error {
+		if err != nil {
+			return fmt.Errorf("open boot file: %w", err)
+		}
+		defer f.Close()
+		return httpboot.File(w, r, f)
+	}
+}
+
+// fail answers for err. The words are for the console of the machine; what happened is in our log.
+func (c *conversation) fail(w http.ResponseWriter, r *http.Request, err error) {
+	status, text := http.StatusInternalServerError, "internal error, see the log of the server"
+	switch {
+	case errors.Is(err, ErrRefused):
+		status, text = http.StatusForbidden, "refused"
+	case errors.Is(err, ErrUnknown), errors.Is(err, fs.ErrNotExist):
+		status, text = http.StatusNotFound, "not found"
+	case errors.Is(err, errMethod):
+		status, text = http.StatusMethodNotAllowed, "method not allowed"
+		w.Header().Set("Allow", "GET, HEAD")
+	}
+	httpboot.Fail(w, r, status, text)
+}
+
+// remote returns the address of the client.
+func remote(r *http.Request) netip.Addr {
+	ap, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return ap.Addr().Unmap()
+}
