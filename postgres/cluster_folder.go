@@ -200,15 +200,7 @@ func signalAll(pids []int, sig syscall.Signal) {
 // socketFolder makes the folder of the socket, short (the kernel takes 107 bytes), the same at each start, and closed to all but root and
 // the unprivileged user. What is in it is left from before: the caller holds the cluster's lock.
 func socketFolder(dir string, u osUser) (string, error) {
-	sum := sha256.Sum256([]byte(dir))
-	name := fmt.Sprintf("bareyard-%d-%x", os.Geteuid(), sum[:6])
-	base := "/run"
-	if os.Geteuid() != 0 {
-		if base = os.Getenv("XDG_RUNTIME_DIR"); base == "" || len(base) > 60 {
-			base = "/tmp"
-		}
-	}
-	folder := filepath.Join(base, name)
+	folder := socketPath(dir)
 	if err := os.RemoveAll(folder); err != nil {
 		return "", fmt.Errorf("clear folder of the socket: %w", err)
 	}
@@ -216,6 +208,18 @@ func socketFolder(dir string, u osUser) (string, error) {
 		return "", fmt.Errorf("make folder of the socket: %w", err)
 	}
 	return folder, nil
+}
+
+// socketPath names the folder of the socket of the cluster in dir.
+func socketPath(dir string) string {
+	base := "/run"
+	if os.Geteuid() != 0 {
+		if base = os.Getenv("XDG_RUNTIME_DIR"); base == "" || len(base) > 60 {
+			base = "/tmp"
+		}
+	}
+	sum := sha256.Sum256([]byte(dir))
+	return filepath.Join(base, fmt.Sprintf("bareyard-%d-%x", os.Geteuid(), sum[:6]))
 }
 
 // syncFolder makes a rename in folder last.

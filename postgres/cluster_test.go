@@ -26,7 +26,10 @@ func clusterDir(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(base) })
+	t.Cleanup(func() {
+		os.RemoveAll(base)
+		os.RemoveAll(socketPath(filepath.Join(base, "postgres")))
+	})
 	if err := os.Chmod(base, 0o711); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,76 @@
+# Everything a developer runs. `make` alone prints this list; `make check` is exactly what CI runs.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-builtin-rules
+.DEFAULT_GOAL := help
+
+VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -X main.version=$(VERSION)
+STATIC  := CGO_ENABLED=0
+FUZZTIME ?= 20s
+# Simulated machines and QEMU share few cores: the tests' own deadlines bound a run, this only ends one that hangs.
+TEST_TIMEOUT ?= 20m
+E2E_TIMEOUT  ?= 40m
+
+.PHONY: help deps build test lint vuln check e2e demo kernel lab-image mocknvml ramdisk bench bench-install fuzz clean
+
+help: ## print this list
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
+
+deps: ## install the Debian packages of debian-packages.txt that are missing (root)
+	@.ci/deps
+
+build: ## bin/bareyard, bin/bareyard-agent (static), bin/bareyard-validate
+	@mkdir -p bin
+	go build -trimpath -ldflags "$(LDFLAGS)" -o bin/bareyard ./cmd/bareyard
+	$(STATIC) go build -trimpath -ldflags "-s -w $(LDFLAGS)" -o bin/bareyard-agent ./cmd/bareyard-agent
+	CGO_ENABLED=1 go build -trimpath -ldflags "-s -w $(LDFLAGS)" -o bin/bareyard-validate ./cmd/bareyard-validate
+
+test: ## every test but those that boot QEMU machines, under the race detector
+	go test -race -timeout $(TEST_TIMEOUT) ./...
+
+lint: ## gofmt, go vet, staticcheck
+	@bad=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$bad" ]; then echo "not gofmt-ed:"; echo "$$bad"; exit 1; fi
+	go vet ./...
+	go tool staticcheck ./...
+
+vuln: ## govulncheck, where its database answers
+	@.ci/vuln
+
+check: ## what CI runs: lint, vuln, build, test, e2e
+	@.ci/stage lint $(MAKE) --no-print-directory lint
+	@.ci/stage vuln $(MAKE) --no-print-directory vuln
+	@.ci/stage build $(MAKE) --no-print-directory build
+	@.ci/stage test $(MAKE) --no-print-directory test
+	@.ci/stage e2e $(MAKE) --no-print-directory e2e
+
+e2e: build kernel lab-image mocknvml ramdisk ## order, install and validate QEMU machines (root; no KVM needed)
+	BAREYARD_QEMU=1 go test -race -count=1 -timeout $(E2E_TIMEOUT) ./lab/... ./netboot/...
+
+demo: deps build kernel lab-image mocknvml ramdisk ## a virtual data centre: order a machine and watch it being installed (root)
+	bin/bareyard lab demo
+
+kernel: ## build/kernel: Debian's kernel and modules for the RAM disk
+	lab/image/kernel.sh
+
+lab-image: ## build/image: the Debian image that the lab sells
+	lab/image/build.sh
+
+mocknvml: ## build/mocknvml: a library that answers as eight cards do
+	lab/mocknvml/build.sh
+
+ramdisk: build kernel ## build/boot: kernel and RAM disk with the agent
+	bin/bareyard ramdisk --out build/boot
+
+bench: ## benchmarks, five times each, into build/bench.txt
+	@mkdir -p build
+	go test -run '^$$' -bench . -benchmem -count 5 ./... | tee build/bench.txt
+
+bench-install: build kernel lab-image mocknvml ramdisk ## time whole installs on QEMU machines
+	BAREYARD_QEMU=1 go test -run '^$$' -bench Install -benchtime 1x -count 3 -timeout $(E2E_TIMEOUT) ./lab/...
+
+fuzz: ## each fuzz target for FUZZTIME (20s)
+	@.ci/fuzz $(FUZZTIME)
+
+clean: ## remove bin and build
+	rm -rf bin build
