@@ -111,7 +111,7 @@ func sameRequest(ctx context.Context, tx pgx.Tx, project, key, digest string) (m
 func putOrder(ctx context.Context, tx pgx.Tx, o machine.Order, now time.Time) error {
 	_, err := tx.Exec(ctx, `UPDATE orders SET image=$2, image_digest=$3, bandwidth=$4, state=$5, reason=$6, machine_id=$7, job_id=$8, address=$9, tried=$10,
 		started=$11, until=$12, updated=$13 WHERE id=$1`,
-		o.ID, o.Image, o.ImageDigest, o.Bandwidth, o.State, o.Reason, o.MachineID, o.JobID, nilAddr(o.Address), o.Tried, nilTime(o.Started), nilTime(o.Until), now)
+		o.ID, o.Image, o.ImageDigest, o.Bandwidth, o.State, o.Reason, o.MachineID, o.JobID, nilAddr(o.Address), append([]string{}, o.Tried...), nilTime(o.Started), nilTime(o.Until), now)
 	if err != nil {
 		return fmt.Errorf("write order: %w", err)
 	}
