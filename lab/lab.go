@@ -1,0 +1,187 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+
+	"github.com/bareyard/bareyard/machine"
+)
+
+// DefaultDir is where a lab keeps its state.
+const DefaultDir = "/var/lib/bareyard-lab"
+
+// Lab is a running virtual data centre. It owns its namespaces, machines, BMCs and controller: Close ends them all, and they
+// die with this process.
+type Lab struct {
+	Network // the lab's namespaces
+
+	cfg      Config
+	log      *slog.Logger
+	owner    net.Listener // held for as long as the lab's name is ours
+	starter  *starter
+	machines []*Machine
+	bmcs     []*bmc
+	server   *server // nil without one
+}
+
+// Record is a machine for an operator to enrol, with the password of its BMC.
+type Record struct {
+	Machine  machine.Machine `json:"machine"`
+	Password string          `json:"password"`
+}
+
+// Start brings up a lab with all machines off. ctx bounds the start alone. What a lab of the same name left behind when it
+// was killed is removed first; while one is running, the error is a Conflict. It needs root, and the programs that
+// Requirements lists.
+func Start(ctx context.Context, cfg Config) (_ *Lab, err error) {
+	cfg, err = cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if err := requirements(cfg); err != nil {
+		return nil, err
+	}
+	owner, err := own(cfg.Name)
+	if err != nil {
+		return nil, err
+	}
+	l := &Lab{Network: Network(cfg.Name), cfg: cfg, log: cfg.Log, owner: owner, starter: newStarter()}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, l.Close())
+		}
+	}()
+	if err := l.clean(); err != nil {
+		return nil, fmt.Errorf("remove what an earlier lab left: %w", err)
+	}
+	plans := planMachines(cfg)
+	if err := l.wire(plans); err != nil {
+		return nil, err
+	}
+	for _, p := range plans {
+		if err := p.prepare(); err != nil {
+			return nil, err
+		}
+		m := &Machine{plan: p, net: l.Network, qemu: cfg.QEMU, starter: l.starter}
+		l.machines = append(l.machines, m)
+		b, err := l.startBMC(ctx, m)
+		if err != nil {
+			return nil, fmt.Errorf("start BMC of %s: %w", p.Name, err)
+		}
+		l.bmcs = append(l.bmcs, b)
+	}
+	if cfg.Server != nil {
+		if l.server, err = l.startServer(); err != nil {
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+// own takes the lab's name for this process. The kernel gives it back when the process ends, however it ends; so whatever
+// exists under a name that can be taken belongs to nobody.
+func own(name string) (net.Listener, error) {
+	l, err := net.Listen("unix", "@bareyard-lab-"+name)
+	if err != nil {
+		return nil, &machine.Error{
+			Code:    machine.Conflict,
+			Message: fmt.Sprintf("a lab called %s is running", name),
+			Hint:    "take it down first, or give this one another name",
+		}
+	}
+	return l, nil
+}
+
+// Machine returns the machine of that name, or nil.
+func (l *Lab) Machine(name string) *Machine {
+	for _, m := range l.machines {
+		if m.Name() == name {
+			return m
+		}
+	}
+	return nil
+}
+
+// Machines returns all machines in the order of the configuration.
+func (l *Lab) Machines() []*Machine { return l.machines }
+
+// Inventory lists the machines as an operator enrols them.
+func (l *Lab) Inventory() []Record {
+	records := make([]Record, len(l.machines))
+	for i, m := range l.machines {
+		records[i] = Record{Machine: m.record(), Password: l.bmcs[i].password}
+		records[i].Machine.BMC = l.bmcs[i].record
+	}
+	return records
+}
+
+// Close ends the controller, the machines and the BMCs, in this order, and removes the namespaces. Disks and logs stay.
+func (l *Lab) Close() error {
+	if l.owner == nil {
+		return nil
+	}
+	var errs []error
+	if l.server != nil {
+		l.server.close()
+	}
+	for _, m := range l.machines {
+		m.PowerCut()
+	}
+	for _, b := range l.bmcs {
+		errs = append(errs, b.close())
+	}
+	// A BMC's last command may have switched a machine on again.
+	for _, m := range l.machines {
+		m.PowerCut()
+	}
+	errs = append(errs, l.clean())
+	l.starter.close()
+	errs = append(errs, l.owner.Close())
+	l.owner = nil
+	return errors.Join(errs...)
+}
+
+// requirements says which programs are missing, and which package has them.
+func requirements(cfg Config) error {
+	if os.Geteuid() != 0 {
+		return &machine.Error{Code: machine.Invalid, Message: "a lab needs root: it makes network namespaces"}
+	}
+	need := map[string]string{cfg.QEMU: "qemu-system-x86", "nsenter": "util-linux"}
+	for _, m := range cfg.Machines {
+		if m.BMC == OpenIPMI {
+			need["ipmi_sim"] = "openipmi"
+		}
+		if m.Firmware == machine.UEFI {
+			need[ovmfCode], need[ovmfVars] = "ovmf", "ovmf"
+		}
+	}
+	for program, pkg := range need {
+		if err := find(program); err != nil {
+			return &machine.Error{
+				Code:    machine.Unavailable,
+				Message: fmt.Sprintf("%s is not there", program),
+				Hint:    "apt-get install " + pkg,
+			}
+		}
+	}
+	return nil
+}
+
+func find(program string) error {
+	if filepath.IsAbs(program) {
+		_, err := os.Stat(program)
+		return err
+	}
+	for _, dir := range filepath.SplitList(os.Getenv("PATH") + ":/usr/sbin:/sbin") {
+		if _, err := os.Stat(filepath.Join(dir, program)); err == nil {
+			return nil
+		}
+	}
+	return fs.ErrNotExist
+}
