@@ -212,3 +212,20 @@ func clip(s string) string {
 		return r
 	}, s), "?")
 }
+
+// MayFetchValidator refuses whoever does not show the token of an installed OS whose job and attempt are on.
+func (e *Engine) MayFetchValidator(ctx context.Context, token string) error {
+	t, err := e.Tickets.Token(ctx, hashOf(token))
+	if err != nil {
+		return err
+	}
+	if t.Role != OSRole {
+		return ErrDenied
+	}
+	return e.Store.OnMachine(ctx, t.MachineID, func(w *Work) error {
+		if !holds(w, t) {
+			return ErrStale
+		}
+		return nil
+	})
+}

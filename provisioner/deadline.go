@@ -19,7 +19,7 @@ func (e *Engine) Watch(ctx context.Context, every time.Duration) error {
 			e.log().Error("deadline sweep failed", "err", err)
 		}
 		if n%15 == 0 {
-			if err := e.reconcile(ctx); err != nil && ctx.Err() == nil {
+			if err := e.Reconcile(ctx); err != nil && ctx.Err() == nil {
 				e.log().Error("edge reconciliation failed", "err", err)
 			}
 		}
@@ -66,9 +66,9 @@ func (e *Engine) Expire(ctx context.Context, machineID string) error {
 	})
 }
 
-// reconcile repairs what differs between the edge and what is wanted, machine by machine under its lock, so that it
+// Reconcile repairs what differs between the edge and what is wanted, machine by machine under its lock, so that it
 // cannot put back what a job is just withdrawing.
-func (e *Engine) reconcile(ctx context.Context) error {
+func (e *Engine) Reconcile(ctx context.Context) error {
 	have, err := e.Edge.Read(ctx)
 	if err != nil {
 		return fmt.Errorf("read edge: %w", err)

@@ -14,7 +14,6 @@ import (
 	"github.com/bareyard/bareyard/ipmi"
 	"github.com/bareyard/bareyard/machine"
 	"github.com/bareyard/bareyard/network"
-	"github.com/bareyard/bareyard/postgres"
 	"github.com/bareyard/bareyard/postgres/postgrestest"
 	"github.com/bareyard/bareyard/provisioner"
 )
@@ -28,7 +27,7 @@ const testKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH
 // yard is a data centre whose hardware always obeys unless told otherwise, around a real database.
 type yard struct {
 	t  *testing.T
-	db *postgres.DB
+	db *postgrestest.DB
 	*provisioner.Engine
 
 	mu    sync.Mutex

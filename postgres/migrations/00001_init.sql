@@ -170,6 +170,13 @@ CREATE TABLE setting (
     value bytea NOT NULL
 );
 
+CREATE TABLE api_token (
+    hash    bytea PRIMARY KEY,
+    role    text NOT NULL CHECK (role IN ('operator','customer')),
+    project text NOT NULL CHECK ((role = 'customer') = (project <> '')),
+    created timestamptz NOT NULL DEFAULT now()
+);
+
 -- +goose StatementBegin
 CREATE FUNCTION tell_event() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -180,5 +187,5 @@ END $$;
 CREATE TRIGGER tell AFTER INSERT ON event FOR EACH ROW EXECUTE FUNCTION tell_event();
 
 -- +goose Down
-DROP TABLE setting, assignment, address, charge, event, ticket, job, orders, machine_mac, machine, line, image, class;
+DROP TABLE api_token, setting, assignment, address, charge, event, ticket, job, orders, machine_mac, machine, line, image, class;
 DROP FUNCTION tell_event;

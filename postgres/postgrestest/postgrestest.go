@@ -6,19 +6,25 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/bareyard/bareyard/postgres"
 )
 
 // Cluster is the cluster of a test binary.
 type Cluster struct {
-	url  string
-	next atomic.Int64
+	url      string
+	next     atomic.Int64
+	one      sync.Mutex
+	template sync.Once
+	failure  error // of making the template
 }
 
 // Main starts a cluster, runs the tests of a package with it and exits; call it from TestMain.
@@ -49,38 +55,82 @@ func run(m *testing.M, use *Cluster) int {
 	return m.Run()
 }
 
-// URL makes an empty database and returns its URL.
-func (c *Cluster) URL(t testing.TB) string {
-	t.Helper()
-	ctx := context.Background()
-	conn, err := pgx.Connect(ctx, c.url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(ctx)
-	name := fmt.Sprintf("t%d", c.next.Add(1))
-	if _, err := conn.Exec(ctx, "CREATE DATABASE "+name); err != nil {
-		t.Fatal(err)
-	}
-	u, err := url.Parse(c.url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	u.Path = "/" + name
-	return u.String()
+// DB is a store of a test's own, with a connection for what only tests ask.
+type DB struct {
+	*postgres.DB
+	URL  string
+	Conn *pgxpool.Pool
 }
 
-// DB makes an empty database, migrates it and opens it; it is closed with the test.
-func (c *Cluster) DB(t testing.TB) *postgres.DB {
+// DB makes a migrated database with no rows and opens it; it is closed with the test.
+func (c *Cluster) DB(t testing.TB) *DB {
 	t.Helper()
 	seal, err := postgres.NewSeal([]byte("000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	db, err := postgres.Open(context.Background(), c.URL(t), seal, nil, postgres.Tuning{})
+	url := c.URL(t)
+	db, err := postgres.Open(context.Background(), url, seal, nil, postgres.Tuning{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(db.Close)
-	return db
+	conn, err := pgxpool.New(context.Background(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	return &DB{DB: db, URL: url, Conn: conn}
+}
+
+// URL makes a migrated database with no rows and returns its URL. The first call migrates a template; the others copy it.
+func (c *Cluster) URL(t testing.TB) string {
+	t.Helper()
+	ctx := context.Background()
+	c.template.Do(func() { c.failure = c.migrate(ctx) })
+	if c.failure != nil {
+		t.Fatal(c.failure)
+	}
+	name := fmt.Sprintf("t%d", c.next.Add(1))
+	if err := c.exec(ctx, "CREATE DATABASE "+name+" TEMPLATE blank STRATEGY wal_log"); err != nil {
+		t.Fatal(err)
+	}
+	return c.named(name)
+}
+
+func (c *Cluster) migrate(ctx context.Context) error {
+	if err := c.exec(ctx, "CREATE DATABASE blank"); err != nil {
+		return err
+	}
+	seal, err := postgres.NewSeal([]byte(strings.Repeat("00", 32)))
+	if err != nil {
+		return err
+	}
+	db, err := postgres.Open(ctx, c.named("blank"), seal, nil, postgres.Tuning{})
+	if err != nil {
+		return err
+	}
+	db.Close()
+	return nil
+}
+
+func (c *Cluster) exec(ctx context.Context, sql string) error {
+	c.one.Lock() // PostgreSQL copies a template for one client at a time
+	defer c.one.Unlock()
+	conn, err := pgx.Connect(ctx, c.url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	_, err = conn.Exec(ctx, sql)
+	return err
+}
+
+func (c *Cluster) named(database string) string {
+	u, err := url.Parse(c.url)
+	if err != nil {
+		panic(err)
+	}
+	u.Path = "/" + database
+	return u.String()
 }

@@ -1,0 +1,169 @@
+// Package api is the HTTP side for operators, customers, agents and validators.
+package api
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/bareyard/bareyard/images"
+	"github.com/bareyard/bareyard/machine"
+	"github.com/bareyard/bareyard/postgres"
+	"github.com/bareyard/bareyard/provisioner"
+)
+
+// Server answers the API.
+type Server struct {
+	DB        *postgres.DB
+	Engine    *provisioner.Engine
+	Images    *images.Store
+	Validator string // path of the bareyard-validate that installed machines fetch
+	Log       *slog.Logger
+	Version   string
+
+	wakes wakes
+}
+
+// Handler returns the routes for callers who show a token; for the socket of operators on this machine, use Trusted.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	cfg := huma.DefaultConfig("Bareyard", s.Version)
+	cfg.DocsPath = "" // it loads JavaScript from elsewhere
+	cfg.CreateHooks = nil
+	api := humago.New(mux, cfg)
+	s.catalogueRoutes(api)
+	s.machineRoutes(api)
+	s.orderRoutes(api)
+	s.eventRoutes(api)
+	s.tokenRoutes(api)
+	mux.HandleFunc("PUT /v1/images/{name}", s.importImage) // not huma's: the body must not be held in memory
+	s.agentRoutes(mux)
+	return s.identify(http.MaxBytesHandler(mux, maxBody))
+}
+
+// maxBody bounds a request: an image upload is the largest.
+const maxBody = 256 << 30
+
+// Trusted wraps the API for a unix socket whose file mode lets only operators in.
+func Trusted(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callerKey{}, Caller{Role: Operator})))
+	})
+}
+
+// Role is what a caller may do.
+type Role string
+
+// Roles of callers; agents and validators have routes of their own.
+const (
+	Operator Role = "operator"
+	Customer Role = "customer" // own project only
+)
+
+// Caller is who asks.
+type Caller struct {
+	Role    Role
+	Project string
+}
+
+type callerKey struct{}
+
+// identify finds out who asks by the bearer token. Who shows none is nobody: the routes refuse him.
+func (s *Server) identify(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, known := r.Context().Value(callerKey{}).(Caller); !known {
+			if token := bearer(r); token != "" {
+				role, project, err := s.DB.APIToken(r.Context(), token)
+				if err == nil {
+					r = r.WithContext(context.WithValue(r.Context(), callerKey{}, Caller{Role: Role(role), Project: project}))
+				}
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// operator refuses everybody else.
+func operator(ctx context.Context) error {
+	c, err := caller(ctx)
+	if err != nil {
+		return err
+	}
+	if c.Role != Operator {
+		return &Problem{Status: http.StatusForbidden, Code: "forbidden", Detail: "this is for operators", Hint: "use an operator's token"}
+	}
+	return nil
+}
+
+// caller returns who asks, or refuses.
+func caller(ctx context.Context) (Caller, error) {
+	c, ok := ctx.Value(callerKey{}).(Caller)
+	if !ok {
+		return c, &Problem{Status: http.StatusUnauthorized, Code: "unauthorized", Detail: "no valid token", Hint: "send `Authorization: Bearer TOKEN`, or use the server's unix socket"}
+	}
+	return c, nil
+}
+
+// own refuses what is not the caller's as if it did not exist.
+func own(ctx context.Context, o machine.Order) error {
+	c, err := caller(ctx)
+	if err != nil {
+		return err
+	}
+	if c.Role != Operator && c.Project != o.Project {
+		return &machine.Error{Code: machine.NotFound, Message: "no such order", Hint: "list yours with `bareyard order list`"}
+	}
+	return nil
+}
+
+// Problem is an error as the API shows it (RFC 9457).
+type Problem struct {
+	Status int    `json:"status"`
+	Code   string `json:"code"`
+	Detail string `json:"detail"`
+	Field  string `json:"field,omitempty"`
+	Hint   string `json:"hint,omitempty"`
+}
+
+func (p *Problem) Error() string { return p.Detail }
+
+// GetStatus implements huma.StatusError.
+func (p *Problem) GetStatus() int { return p.Status }
+
+// ContentType implements huma.ContentTypeFilter.
+func (p *Problem) ContentType(string) string { return "application/problem+json" }
+
+// problem is the one place where an error becomes an HTTP status. An internal error is logged, and not shown.
+func (s *Server) problem(err error) error {
+	var p *Problem
+	if err == nil || errors.As(err, &p) {
+		return err
+	}
+	var me *machine.Error
+	if !errors.As(err, &me) {
+		s.Log.Error("request failed", "err", err)
+		return &Problem{Status: http.StatusInternalServerError, Code: "internal", Detail: "internal error", Hint: "the server's log has the cause"}
+	}
+	status := map[machine.Code]int{
+		machine.Invalid: http.StatusUnprocessableEntity, machine.NotFound: http.StatusNotFound, machine.Conflict: http.StatusConflict,
+		machine.Exhausted: http.StatusConflict, machine.Unavailable: http.StatusServiceUnavailable,
+	}[me.Code]
+	return &Problem{Status: status, Code: string(me.Code), Detail: me.Message, Field: me.Field, Hint: me.Hint}
+}
+
+// reply is a body and nothing else.
+type reply[T any] struct{ Body T }
+
+// route registers an operation whose errors go through problem.
+func route[I, O any](s *Server, api huma.API, method, path, id, summary string, fn func(context.Context, *I) (*O, error)) {
+	huma.Register(api, huma.Operation{OperationID: id, Method: method, Path: path, Summary: summary, MaxBodyBytes: 4 << 20, BodyReadTimeout: 30 * time.Second},
+		func(ctx context.Context, in *I) (*O, error) {
+			out, err := fn(ctx, in)
+			return out, s.problem(err)
+		})
+}

@@ -1,0 +1,64 @@
+package machine
+
+import (
+	"fmt"
+	"net"
+	"regexp"
+	"strings"
+)
+
+var machineName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
+
+// CheckRecord refuses a record that a job could not be run on, and names the field.
+func CheckRecord(m Machine) error {
+	bad := func(field, hint, format string, a ...any) error {
+		return &Error{Code: Invalid, Field: field, Message: fmt.Sprintf(format, a...), Hint: hint}
+	}
+	if !machineName.MatchString(m.Name) {
+		return bad("name", "use lower-case letters, digits, dots and hyphens", "machine name %q is not valid", m.Name)
+	}
+	if m.Firmware != BIOS && m.Firmware != UEFI {
+		return bad("firmware", "say bios or uefi", "firmware %q is not known", m.Firmware)
+	}
+	if m.BMC.Protocol != "ipmi" && m.BMC.Protocol != "redfish" {
+		return bad("bmc.protocol", "say ipmi or redfish", "BMC protocol %q is not known", m.BMC.Protocol)
+	}
+	if m.BMC.Address == "" {
+		return bad("bmc.address", "give host:port for IPMI, a URL for Redfish", "the BMC has no address")
+	}
+	if !m.BootAddr.Is4() {
+		return bad("boot_addr", "give a free IPv4 address of the provisioning network", "the machine has no address on the provisioning network")
+	}
+	seen := map[string]bool{}
+	for i, n := range m.Hardware.NICs {
+		mac, err := net.ParseMAC(n.MAC)
+		if err != nil || len(mac) != 6 || mac[0]&1 != 0 || mac.String() != n.MAC || strings.Trim(n.MAC, "0:") == "" {
+			return bad(fmt.Sprintf("hardware.nics[%d].mac", i), "write it as 52:54:00:12:34:56, lower case", "MAC address %q is not one of a port", n.MAC)
+		}
+		if seen[n.MAC] {
+			return bad(fmt.Sprintf("hardware.nics[%d].mac", i), "each port has its own", "MAC address %s is there twice", n.MAC)
+		}
+		seen[n.MAC] = true
+	}
+	for _, role := range []NICRole{ProvisionNIC, PublicNIC} {
+		if _, ok := m.Hardware.NICByRole(role); !ok {
+			return bad("hardware.nics", "record one port with role provision and one with role public", "no port has the role %s", role)
+		}
+	}
+	systems := 0
+	for i, d := range m.Hardware.Disks {
+		if d.Serial == "" || d.Size <= 0 || seen["disk "+d.Serial] {
+			return bad(fmt.Sprintf("hardware.disks[%d]", i), "a disk needs a serial number of its own and a size in bytes", "disk %q cannot be told from others", d.Serial)
+		}
+		seen["disk "+d.Serial] = true
+		if d.Role == SystemDisk {
+			systems++
+		} else if d.Role != DataDisk {
+			return bad(fmt.Sprintf("hardware.disks[%d].role", i), "say system or data", "disk role %q is not known", d.Role)
+		}
+	}
+	if systems != 1 {
+		return bad("hardware.disks", "give exactly one disk the role system", "%d disks have the role system", systems)
+	}
+	return nil
+}
