@@ -44,7 +44,7 @@ type Config struct {
 	Machines []MachineConfig // DefaultMachines()
 	Server   *ServerConfig   // the controller that runs in the lab; none
 	QEMU     string          // the emulator; qemu-system-x86_64 from the path
-	Log      *slog.Logger    // silence
+	Log      *slog.Logger    `json:"-"` // silence
 }
 
 // MachineConfig describes a machine. A zero field takes the default that its comment ends with.

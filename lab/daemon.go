@@ -119,6 +119,10 @@ func Up(ctx context.Context, dir string, cmd *exec.Cmd) (Status, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return Status{}, fmt.Errorf("make state directory: %w", err)
 	}
+	client := NewClient(dir)
+	if s, err := client.Status(ctx); err == nil {
+		return s, &machine.Error{Code: machine.Conflict, Message: "a lab is running in " + dir, Hint: "take it down first: bareyard lab down"}
+	}
 	path := filepath.Join(dir, daemonLog)
 	out, err := os.Create(path)
 	if err != nil {
@@ -132,7 +136,6 @@ func Up(ctx context.Context, dir string, cmd *exec.Cmd) (Status, error) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }() // ends with the lab, or with this process
-	client := NewClient(dir)
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {

@@ -10,11 +10,7 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"go.uber.org/goleak"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fakeQEMU answers each command by what answer returns: lines to send, with %s for the id of the command.
 func fakeQEMU(t *testing.T, conn net.Conn, answer func(execute string, args json.RawMessage) []string) {
