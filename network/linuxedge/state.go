@@ -1,0 +1,337 @@
+package linuxedge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/bareyard/bareyard/network"
+)
+
+// Minor numbers of classes. Each is the low half of the port's next hop too (nextHop), where 0.1 is the gateway.
+const (
+	firstMinor = 0x10
+	lastMinor  = 0xfff0
+)
+
+// record is a port with what the kernel is to remember about it.
+type record struct {
+	network.Port
+	minor uint16
+	epoch int64 // Unix nanoseconds of the creation of its classes
+}
+
+func (r record) equal(o record) bool {
+	return r.minor == o.minor && r.epoch == o.epoch && r.Port.Equal(o.Port)
+}
+
+// passes reports whether traffic flows at all.
+func (r record) passes() bool { return r.Mode == network.On || r.Mode == network.Limited }
+
+func (r record) kbit(s side) int {
+	if s == uplink {
+		return r.UpKbit
+	}
+	return r.DownKbit
+}
+
+// comment is the record as the comment of an nftables element; parseRecord reads it. MAC and addresses are keys elsewhere.
+func (r record) comment() string {
+	return fmt.Sprintf("%s %s 1:%x %d/%d %d", r.Machine, r.Mode, r.minor, r.UpKbit, r.DownKbit, r.epoch)
+}
+
+func parseRecord(mac, comment string) (record, error) {
+	f := strings.Split(comment, " ")
+	if len(f) != 5 {
+		return record{}, fmt.Errorf("record of %s has %d fields: %q", mac, len(f), comment)
+	}
+	r := record{Port: network.Port{Machine: f[0], MAC: mac, Mode: network.Mode(f[1])}}
+	minor, ok := strings.CutPrefix(f[2], "1:")
+	m, err1 := strconv.ParseUint(minor, 16, 16)
+	up, down, ok2 := strings.Cut(f[3], "/")
+	u, err2 := strconv.Atoi(up)
+	d, err3 := strconv.Atoi(down)
+	epoch, err4 := strconv.ParseInt(f[4], 10, 64)
+	if err := errors.Join(err1, err2, err3, err4); err != nil || !ok || !ok2 || r.Machine == "" {
+		return record{}, fmt.Errorf("record of %s is damaged: %q", mac, comment)
+	}
+	if m < firstMinor || m > lastMinor {
+		return record{}, fmt.Errorf("record of %s has a class out of range: %q", mac, comment)
+	}
+	r.minor, r.UpKbit, r.DownKbit, r.epoch = uint16(m), u, d, epoch
+	return r, nil
+}
+
+// class is an HTB class and the queue below it.
+type class struct {
+	kbit  int
+	queue int // bytes of the bfifo below; 0 when there is another queue or none
+	bytes uint64
+}
+
+// hop is where a route leads: to the next hop of a minor number, or into a blackhole when that is 0.
+type hop uint16
+
+const blackhole hop = 0
+
+// stray is a route that leads nowhere of ours.
+const stray hop = 1
+
+// state is what the kernel holds.
+type state struct {
+	records map[string]record // by machine
+	sets    map[string]elements
+	guarded bool // the forward chain is there, and drops by default
+	classes [2]map[uint16]class
+	roots   [2]bool               // the root queue is our HTB
+	neighs  map[netip.Addr]string // permanent entries of the downlink: next hop to MAC
+	routes  map[netip.Prefix]hop  // of our protocol
+}
+
+func (st *state) classed(minor uint16) bool {
+	_, up := st.classes[uplink][minor]
+	_, down := st.classes[downlink][minor]
+	return up && down
+}
+
+// holds reports whether everything that a record asks for is in place.
+func (st *state) holds(r record) bool {
+	for _, s := range []side{uplink, downlink} {
+		c, ok := st.classes[s][r.minor]
+		if !ok || !st.roots[s] || c.kbit != r.kbit(s) || c.queue != queueBytes(r.kbit(s)) {
+			return false
+		}
+	}
+	for name, want := range layout(map[string]record{r.Machine: r}) {
+		for e := range want {
+			if !st.sets[name][e] {
+				return false
+			}
+		}
+	}
+	for _, n := range r.hops() {
+		if st.neighs[n] != r.MAC {
+			return false
+		}
+	}
+	routes := r.routes()
+	for _, p := range r.Addrs {
+		want, wanted := routes[p]
+		if have, ok := st.routes[p]; ok != wanted || have != want {
+			return false
+		}
+	}
+	return len(r.Addrs) > 0
+}
+
+// shrunk returns what may stay before anything grows: no port that is to go, none whose class is gone (its count must
+// start again, with a new record), and no address that its port is to lose.
+func (st *state) shrunk(want map[string]record) map[string]record {
+	keep := make(map[string]record, len(st.records))
+	for id, r := range st.records {
+		w, ok := want[id]
+		if !ok || w.epoch != r.epoch {
+			continue
+		}
+		r.Addrs = slices.DeleteFunc(slices.Clone(r.Addrs), func(p netip.Prefix) bool { return !slices.Contains(w.Addrs, p) })
+		keep[id] = r
+	}
+	return keep
+}
+
+// nextHop4 and nextHop6 are the addresses by which the edge's routes name a port. No machine has them: permanent
+// neighbour entries lead to its MAC address, so that neither ARP nor neighbour discovery has a say.
+func nextHop4(minor uint16) netip.Addr {
+	return netip.AddrFrom4([4]byte{169, 254, byte(minor >> 8), byte(minor)})
+}
+
+func nextHop6(minor uint16) netip.Addr {
+	a := netip.MustParseAddr("fe80::a9fe:0").As16()
+	a[14], a[15] = byte(minor>>8), byte(minor)
+	return netip.AddrFrom16(a)
+}
+
+func nextHop(p netip.Prefix, minor uint16) netip.Addr {
+	if p.Addr().Is4() {
+		return nextHop4(minor)
+	}
+	return nextHop6(minor)
+}
+
+// hops returns the next hops that a record needs.
+func (r record) hops() []netip.Addr {
+	var out []netip.Addr
+	for _, p := range r.Addrs {
+		if n := nextHop(p, r.minor); !slices.Contains(out, n) {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// routes returns the routes that a record needs; a port that is off has none.
+func (r record) routes() map[netip.Prefix]hop {
+	out := make(map[netip.Prefix]hop, len(r.Addrs))
+	for _, p := range r.Addrs {
+		switch {
+		case r.passes():
+			out[p] = hop(r.minor)
+		case r.Mode == network.Blackhole:
+			out[p] = blackhole
+		}
+	}
+	return out
+}
+
+// dumps bounds how often a dump is asked for again when the kernel was interrupted in it, by FRR's routes for instance.
+const dumps = 10
+
+func dump[T any](what string, f func() (T, error)) (T, error) {
+	for try := 1; ; try++ {
+		v, err := f()
+		if err == nil {
+			return v, nil
+		}
+		if !errors.Is(err, netlink.ErrDumpInterrupted) || try == dumps {
+			return v, fmt.Errorf("list %s: %w", what, err)
+		}
+	}
+}
+
+func (s *session) read() (*state, error) {
+	st := &state{neighs: map[netip.Addr]string{}, routes: map[netip.Prefix]hop{}}
+	if err := s.readSets(st); err != nil {
+		return nil, err
+	}
+	for i := range s.links {
+		if err := s.readClasses(st, side(i)); err != nil {
+			return nil, err
+		}
+	}
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		if err := s.readRoutes(st, family); err != nil {
+			return nil, err
+		}
+	}
+	return st, nil
+}
+
+func (s *session) readRoutes(st *state, family int) error {
+	index := s.links[downlink].Attrs().Index
+	neighs, err := dump("neighbours", func() ([]netlink.Neigh, error) { return s.rt.NeighList(index, family) })
+	if err != nil {
+		return err
+	}
+	for _, n := range neighs {
+		if a, ok := addrOf(n.IP); ok && n.State&netlink.NUD_PERMANENT != 0 && isHop(a) {
+			st.neighs[a] = n.HardwareAddr.String()
+		}
+	}
+	filter := &netlink.Route{Protocol: Protocol}
+	routes, err := dump("routes", func() ([]netlink.Route, error) {
+		return s.rt.RouteListFiltered(family, filter, netlink.RT_FILTER_PROTOCOL)
+	})
+	if err != nil {
+		return err
+	}
+	for _, r := range routes {
+		p, ok := prefixOf(r.Dst)
+		if !ok {
+			continue
+		}
+		st.routes[p] = hopOf(r, index, p)
+	}
+	return nil
+}
+
+// isHop reports whether an address has the form of nextHop.
+func isHop(a netip.Addr) bool {
+	b := a.AsSlice()
+	m := uint16(b[len(b)-2])<<8 | uint16(b[len(b)-1])
+	return (a == nextHop4(m) || a == nextHop6(m)) && m >= firstMinor
+}
+
+func addrOf(ip net.IP) (netip.Addr, bool) {
+	a, ok := netip.AddrFromSlice(ip)
+	return a.Unmap(), ok
+}
+
+func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
+	if n == nil {
+		return netip.Prefix{}, false
+	}
+	a, ok := addrOf(n.IP)
+	ones, _ := n.Mask.Size()
+	return netip.PrefixFrom(a, ones), ok
+}
+
+// prepare brings about what all ports share, except for the nftables rules, which commit writes.
+func (s *session) prepare(st *state) error {
+	if err := s.inside(func() error { return write(s.sysctls()) }); err != nil {
+		return err
+	}
+	if err := s.gateways(); err != nil {
+		return err
+	}
+	for i := range s.links {
+		if err := s.root(st, side(i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// grow makes classes, neighbours and routes for the records that are to be.
+func (s *session) grow(ctx context.Context, st *state, want map[string]record) error {
+	for _, id := range slices.Sorted(maps.Keys(want)) {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("apply to edge: %w", err)
+		}
+		r := want[id]
+		for _, side := range []side{uplink, downlink} {
+			if err := s.shape(st, side, r.minor, r.kbit(side)); err != nil {
+				return fmt.Errorf("shape %s of machine %s: %w", s.links[side].Attrs().Name, id, err)
+			}
+		}
+		if err := s.lead(st, r); err != nil {
+			return fmt.Errorf("route to machine %s: %w", id, err)
+		}
+	}
+	return nil
+}
+
+// sweep removes whatever has no record, routes first.
+func (s *session) sweep(st *state) error {
+	minors := make(map[uint16]bool, len(st.records))
+	routes := make(map[netip.Prefix]hop, len(st.routes))
+	hops := make(map[netip.Addr]bool, len(st.neighs))
+	for _, r := range st.records {
+		minors[r.minor] = true
+		maps.Copy(routes, r.routes())
+		for _, n := range r.hops() {
+			hops[n] = true
+		}
+	}
+	if err := s.unlead(st, routes, hops); err != nil {
+		return err
+	}
+	for _, side := range []side{uplink, downlink} {
+		for minor := range st.classes[side] {
+			if minors[minor] {
+				continue
+			}
+			if err := s.unshape(st, side, minor); err != nil {
+				return fmt.Errorf("remove class 1:%x of %s: %w", minor, s.links[side].Attrs().Name, err)
+			}
+		}
+	}
+	return nil
+}

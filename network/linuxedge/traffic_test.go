@@ -1,0 +1,264 @@
+package linuxedge_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bareyard/bareyard/network"
+)
+
+// Frames as HTB counts them: 1500 bytes of IP and the Ethernet header. TCP carries 1448 with timestamps, UDP 1472.
+const (
+	frame      = 1514
+	tcpPayload = 1448
+	udpPayload = 1472
+)
+
+const (
+	warmUp = 400 * time.Millisecond // slow start, the queue fills
+	window = time.Second
+	tries  = 3 // the box may be busy with something else
+)
+
+// within reports whether a rate is −10 % to +3 % of the ideal.
+func within(got, ideal float64) bool { return got >= 0.90*ideal && got <= 1.03*ideal }
+
+// best measures up to three times until a rate, in Mbit/s, is within bounds.
+func best(t *testing.T, what string, ideal float64, measure func() float64) {
+	t.Helper()
+	var got []string
+	for range tries {
+		mbit := measure()
+		got = append(got, fmt.Sprintf("%.1f", mbit))
+		if within(mbit, ideal) {
+			t.Logf("%s: %v Mbit/s, ideal %.1f", what, got, ideal)
+			return
+		}
+	}
+	t.Errorf("%s: %v Mbit/s, want %.1f -10/+3 %%", what, got, ideal)
+}
+
+// rate reads from a connection for a while and returns its goodput in Mbit/s.
+func rate(t *testing.T, c net.Conn, buf []byte) float64 {
+	t.Helper()
+	count := func(d time.Duration) (n int) {
+		if err := c.SetReadDeadline(time.Now().Add(d)); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			m, err := c.Read(buf)
+			n += m
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				return n
+			}
+			if err != nil {
+				t.Fatalf("connection broke: %v", err)
+			}
+		}
+	}
+	count(warmUp)
+	start := time.Now()
+	n := count(window)
+	return float64(n) * 8 / time.Since(start).Seconds() / 1e6
+}
+
+// stream opens a TCP connection from a tenant to the Internet on which data flows one way until the test ends, and returns
+// the end that reads.
+func (w *world) stream(tn tenant, up bool) net.Conn {
+	w.t.Helper()
+	l := w.listen(w.inet, inet4+":0")
+	accepted := make(chan net.Conn, 1)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if c, err := l.Accept(); err == nil {
+			accepted <- c
+		}
+		close(accepted)
+	})
+	var c net.Conn
+	inside(w.t, tn.ns, func() (err error) {
+		c, err = net.DialTimeout("tcp", l.Addr().String(), 5*time.Second)
+		return err
+	})
+	wg.Wait()
+	s, ok := <-accepted
+	if !ok {
+		w.t.Fatal("connection was not accepted")
+	}
+	from, to := s, c
+	if up {
+		from, to = c, s
+	}
+	wg.Go(func() {
+		buf := make([]byte, 256<<10)
+		for {
+			if _, err := from.Write(buf); err != nil {
+				return
+			}
+		}
+	})
+	w.t.Cleanup(func() {
+		_ = c.Close()
+		_ = s.Close()
+		wg.Wait()
+	})
+	return to
+}
+
+// udpRate sends more than the given rate from one address to another and returns what arrives, in Mbit/s of Ethernet.
+func (w *world) udpRate(fromNS, from, toNS, to string, mbit int) float64 {
+	w.t.Helper()
+	src, dst := w.listenUDP(fromNS, from+":0"), w.listenUDP(toNS, to+":0")
+	defer func() { _ = src.Close() }()
+	defer func() { _ = dst.Close() }()
+	// Segmentation offload on both ends: a Go program under the race detector handles no 80,000 datagrams a second here.
+	control(w.t, src, func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_SEGMENT, udpPayload) })
+	control(w.t, dst, func(fd int) error {
+		return errors.Join(unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO, 1), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 16<<20))
+	})
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		train := make([]byte, min(40, max(1, mbit/12))*udpPayload) // a millisecond's worth
+		perSecond := float64(mbit) * 1.25e6 / 8
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		start, sent := time.Now(), 0
+		for {
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+			}
+			for float64(sent) < perSecond*time.Since(start).Seconds() {
+				n, err := src.WriteTo(train, dst.LocalAddr())
+				if err != nil {
+					return
+				}
+				sent += n
+			}
+		}
+	})
+	got := rate(w.t, dst, make([]byte, 64<<10))
+	close(stop)
+	wg.Wait()
+	return got / udpPayload * frame
+}
+
+func control(t *testing.T, c syscall.Conn, f func(fd int) error) {
+	t.Helper()
+	raw, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var inner error
+	if err := errors.Join(raw.Control(func(fd uintptr) { inner = f(int(fd)) }), inner); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestBandwidth(t *testing.T) {
+	w := newWorld(t, 1)
+	tn := w.tenants[0]
+	home := tn.port.Addrs[0].Addr().String()
+	for _, mbit := range []int{10, 100, 1000} {
+		t.Run(fmt.Sprintf("%dMbit", mbit), func(t *testing.T) {
+			w := w.in(t)
+			p := tn.port
+			p.UpKbit, p.DownKbit = mbit*1000, mbit*1000
+			w.reconcile(p)
+			ideal := float64(mbit) * tcpPayload / frame
+			buf := make([]byte, 1<<20)
+			best(t, "TCP up", ideal, func() float64 { return rate(t, w.in(t).stream(tn, true), buf) })
+			best(t, "TCP down", ideal, func() float64 { return rate(t, w.in(t).stream(tn, false), buf) })
+			best(t, "UDP up", float64(mbit), func() float64 { return w.udpRate(tn.ns, home, w.inet, inet4, mbit) })
+			best(t, "UDP down", float64(mbit), func() float64 { return w.udpRate(w.inet, inet4, tn.ns, home, mbit) })
+		})
+	}
+	t.Run("UpAndDownApart", func(t *testing.T) {
+		w := w.in(t)
+		p := tn.port
+		p.UpKbit, p.DownKbit = 20_000, 200_000
+		w.reconcile(p)
+		best(t, "up", 20, func() float64 { return w.udpRate(tn.ns, home, w.inet, inet4, 20) })
+		best(t, "down", 200, func() float64 { return w.udpRate(w.inet, inet4, tn.ns, home, 200) })
+	})
+}
+
+// in returns the world for a subtest: its helpers then fail and clean up there.
+func (w *world) in(t *testing.T) *world {
+	c := *w
+	c.t = t
+	return &c
+}
+
+func TestLiveChange(t *testing.T) {
+	w := newWorld(t, 1)
+	p := w.tenants[0].port
+	for _, up := range []bool{true, false} {
+		name := "Down"
+		if up {
+			name = "Up"
+		}
+		t.Run(name, func(t *testing.T) {
+			w := w.in(t)
+			w.reconcile(p)
+			c := w.stream(w.tenants[0], up)
+			buf := make([]byte, 1<<20)
+			for _, mbit := range []int{100, 300, 50} {
+				p.UpKbit, p.DownKbit = mbit*1000, mbit*1000
+				w.reconcile(p)
+				best(t, fmt.Sprintf("one connection at %d Mbit/s", mbit), float64(mbit)*tcpPayload/frame, func() float64 { return rate(t, c, buf) })
+			}
+		})
+	}
+}
+
+// TestCounters checks that what is billed is what was delivered, that a change of rate keeps the count and that a new class
+// starts a new epoch.
+func TestCounters(t *testing.T) {
+	w := newWorld(t, 1)
+	tn := w.tenants[0]
+	home := tn.port.Addrs[0].Addr().String()
+	p := tn.port
+	p.UpKbit, p.DownKbit = 20_000, 20_000
+	w.reconcile(p)
+	read := func() network.Counter {
+		t.Helper()
+		cs, err := w.driver().Counters(t.Context())
+		if err != nil || len(cs) != 1 || cs[0].Machine != p.Machine {
+			t.Fatalf("counters are %v, %v", cs, err)
+		}
+		return cs[0]
+	}
+	before := read()
+	start := time.Now()
+	w.udpRate(tn.ns, home, w.inet, inet4, 100) // five times what passes
+	most := uint64(time.Since(start).Seconds()*20e6/8) + 200_000
+	after := read()
+	least := uint64((warmUp + window).Seconds() * 20e6 / 8 * 0.8)
+	if d := after.UpBytes - before.UpBytes; d < least || d > most || after.DownBytes-before.DownBytes > 10_000 {
+		t.Errorf("counted %d up and %d down, want %d to %d up and nothing down", d, after.DownBytes-before.DownBytes, least, most)
+	}
+	p.UpKbit, p.DownKbit = 30_000, 30_000
+	w.reconcile(p)
+	if c := read(); c.Epoch != before.Epoch || c.UpBytes < after.UpBytes {
+		t.Errorf("a change of rate turned %+v into %+v", after, c)
+	}
+	w.exec(w.edge, "tc class del dev up0 classid 1:10")
+	if cs, err := w.driver().Counters(t.Context()); err != nil || len(cs) != 0 {
+		t.Errorf("counters without a class are %v, %v", cs, err)
+	}
+	w.reconcile(p)
+	if c := read(); c.Epoch == before.Epoch || c.UpBytes > 10_000 || c.DownBytes > 10_000 {
+		t.Errorf("after its class was lost the port counts %+v, want a new epoch and both from zero", c)
+	}
+}
