@@ -103,19 +103,30 @@ func trimJSON(name string) (string, bool) {
 	return name[:len(name)-len(ext)], ext == ".json"
 }
 
-// putChunk stores the compressed form of a chunk unless it is there already, and returns the length that is stored.
-func (s *Store) putChunk(digest string, stored []byte) (int64, error) {
+// putChunk stores the compressed form of a chunk of length bytes and returns how many bytes are stored. A file that is there already
+// is checked and kept, or replaced when it is damaged, so that importing an image again repairs it.
+func (s *Store) putChunk(digest string, packed []byte, length int64) (int64, error) {
 	path := s.chunkPath(digest)
-	if info, err := os.Stat(path); err == nil && info.Size() > 0 {
-		return info.Size(), nil
+	if there, err := os.ReadFile(path); err == nil && checkStored(there, Chunk{Digest: digest, Length: length}) == nil {
+		return int64(len(there)), nil
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return 0, fmt.Errorf("store chunk: %w", err)
 	}
-	if err := writeFile(path, stored); err != nil {
+	if err := writeFile(path, packed); err != nil {
 		return 0, fmt.Errorf("store chunk: %w", err)
 	}
-	return int64(len(stored)), nil
+	return int64(len(packed)), nil
+}
+
+func checkStored(stored []byte, c Chunk) error {
+	dec, err := NewDecoder()
+	if err != nil {
+		return err
+	}
+	defer dec.Close()
+	_, err = dec.Decode(make([]byte, 0, c.Length), stored, c)
+	return err
 }
 
 // putManifest stores a manifest, which makes the image exist: its chunks must be there and synced before.
@@ -132,7 +143,7 @@ func (s *Store) putManifest(m Manifest) (string, error) {
 	if err := writeFile(path, append(data, '\n')); err != nil {
 		return "", fmt.Errorf("store manifest: %w", err)
 	}
-	return digest, nil
+	return digest, syncDir(filepath.Dir(path))
 }
 
 func writeFile(path string, data []byte) error {
