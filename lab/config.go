@@ -81,6 +81,8 @@ func DefaultMachines() []MachineConfig {
 	}
 }
 
+const maxName = 16
+
 // maxMachines keeps addresses on their networks: machine i has 10.77.0.(10+i) and 10.78.0.(10+i).
 const maxMachines = 200
 
@@ -92,8 +94,8 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	if !validWord(c.Name, 16) {
-		return c, invalid("name", "lab name %q is not up to 16 small letters and digits", c.Name)
+	if !validWord(c.Name, maxName) {
+		return c, invalid("name", "lab name %q is not up to %d small letters and digits", c.Name, maxName)
 	}
 	var err error
 	if c.Dir, err = filepath.Abs(c.Dir); err != nil {

@@ -152,12 +152,15 @@ type controlError struct {
 }
 
 // Client talks to a lab that another process runs.
-type Client struct{ http http.Client }
+type Client struct {
+	dir  string
+	http http.Client
+}
 
 // NewClient returns a client for the lab in a folder. It connects with each call.
 func NewClient(dir string) *Client {
 	path := filepath.Join(dir, controlSocket)
-	return &Client{http: http.Client{Transport: &http.Transport{
+	return &Client{dir: dir, http: http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			var d net.Dialer
@@ -211,7 +214,7 @@ func (c *Client) call(ctx context.Context, method, path string, out any) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return &machine.Error{Code: machine.Unavailable, Message: "no lab is running here: " + err.Error(), Hint: "start one: bareyard lab up"}
+		return &machine.Error{Code: machine.Unavailable, Message: "no lab is running in " + c.dir, Hint: "start one: bareyard lab up"}
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {

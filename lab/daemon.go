@@ -30,11 +30,16 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	lock, err := lockDir(cfg.Dir)
+	lock, err := lockDir(cfg.Dir, cfg.Name)
 	if err != nil {
 		return err
 	}
 	defer lock.release()
+	if lock.before != "" && lock.before != cfg.Name {
+		if err := cleanName(lock.before); err != nil {
+			return err
+		}
+	}
 	l, err := Start(ctx, cfg)
 	if err != nil {
 		return err
@@ -46,10 +51,24 @@ func Run(ctx context.Context, cfg Config) error {
 	return err
 }
 
-// dirLock marks a lab's folder as in use. The kernel releases it when its process ends, however it ends.
-type dirLock struct{ file *os.File }
+// cleanName removes what is left of a lab that was killed.
+func cleanName(name string) error {
+	owner, err := own(name)
+	if err != nil {
+		return err // it runs in another folder: not ours to touch
+	}
+	defer owner.Close()
+	return Network(name).clean()
+}
 
-func lockDir(dir string) (*dirLock, error) {
+// dirLock marks a lab's folder as in use. The kernel releases it when its process ends, however it ends. The file holds the
+// process id and the name of the lab, one a line.
+type dirLock struct {
+	file   *os.File
+	before string // the name of the lab that was killed here, if one was
+}
+
+func lockDir(dir, name string) (*dirLock, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make state directory: %w", err)
 	}
@@ -64,17 +83,37 @@ func lockDir(dir string) (*dirLock, error) {
 	// Its last holder may have removed it between our open and our lock.
 	if ours, err := f.Stat(); err != nil || !sameAs(f.Name(), ours) {
 		f.Close()
-		return lockDir(dir)
+		return lockDir(dir, name)
 	}
-	err = f.Truncate(0)
+	_, before, err := readPID(f)
 	if err == nil {
-		_, err = fmt.Fprintln(f, os.Getpid())
+		err = f.Truncate(0)
+	}
+	if err == nil {
+		_, err = f.WriteAt(fmt.Appendf(nil, "%d\n%s\n", os.Getpid(), name), 0)
 	}
 	if err != nil {
 		f.Close()
 		return nil, fmt.Errorf("write pid file: %w", err)
 	}
-	return &dirLock{file: f}, nil
+	return &dirLock{file: f, before: before}, nil
+}
+
+// readPID reads a pid file. One that holds anything else was written by nobody here and names nothing.
+func readPID(r io.Reader) (pid int, name string, err error) {
+	b, err := io.ReadAll(io.LimitReader(r, 4096))
+	if err != nil {
+		return 0, "", err
+	}
+	lines := strings.Split(string(b), "\n")
+	if len(lines) != 3 || !validWord(lines[1], maxName) {
+		return 0, "", nil
+	}
+	pid, err = strconv.Atoi(lines[0])
+	if err != nil {
+		return 0, "", nil
+	}
+	return pid, lines[1], nil
 }
 
 func sameAs(path string, info fs.FileInfo) bool {
@@ -88,29 +127,29 @@ func (d *dirLock) release() {
 	d.file.Close()
 }
 
-// holder returns the process that has the folder, or 0 when none does, whatever the pid file says.
-func holder(dir string) (int, error) {
-	path := filepath.Join(dir, pidFile)
-	f, err := os.Open(path)
+// holder returns the process that has the folder, or 0 when none does, and the name of the lab that it runs or, when it was
+// killed, ran.
+func holder(dir string) (pid int, name string, err error) {
+	f, err := os.Open(filepath.Join(dir, pidFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
+		return 0, "", nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("open pid file: %w", err)
+		return 0, "", fmt.Errorf("open pid file: %w", err)
 	}
 	defer f.Close()
-	if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil {
-		return 0, nil
-	}
-	b, err := io.ReadAll(f)
+	free := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil
+	pid, name, err = readPID(f)
 	if err != nil {
-		return 0, fmt.Errorf("read pid file: %w", err)
+		return 0, "", fmt.Errorf("read pid file: %w", err)
 	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
-	if err != nil {
-		return 0, fmt.Errorf("read pid file: %w", err)
+	if free {
+		return 0, name, nil
 	}
-	return pid, nil
+	if pid == 0 {
+		return 0, "", fmt.Errorf("read pid file: %s is locked and names no process", f.Name())
+	}
+	return pid, name, nil
 }
 
 // Up starts a command that calls Run, detached from this process and its terminal, and waits until the lab answers. The
@@ -154,47 +193,42 @@ func Up(ctx context.Context, dir string, cmd *exec.Cmd) (Status, error) {
 	}
 }
 
-// Down ends the lab that runs in a folder, or removes what a killed one of that name left behind. It returns when nothing is
-// left: no namespace, process, socket or mount. Disks, logs and the server's data stay, unless purge is set.
-func Down(ctx context.Context, cfg Config, purge bool) error {
-	cfg, err := cfg.withDefaults()
+// Down ends the lab that runs in a folder, or removes what a killed one left behind. It returns when nothing is left: no
+// namespace, process, socket or mount. Disks, logs and the server's data stay, unless purge is set.
+func Down(ctx context.Context, dir string, purge bool) error {
+	pid, name, err := holder(dir)
 	if err != nil {
 		return err
 	}
-	if err := end(ctx, cfg.Dir); err != nil {
-		return err
+	if pid != 0 {
+		if err := end(ctx, dir, pid); err != nil {
+			return err
+		}
 	}
-	owner, err := own(cfg.Name)
-	if err != nil {
-		return err // a lab of this name runs in another folder: not ours to touch
+	if name != "" {
+		if err := cleanName(name); err != nil {
+			return err
+		}
 	}
-	defer owner.Close()
-	if err := Network(cfg.Name).clean(); err != nil {
-		return err
-	}
-	for _, name := range []string{controlSocket, serverSocket, pidFile} {
-		if err := os.Remove(filepath.Join(cfg.Dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	for _, file := range []string{controlSocket, serverSocket, pidFile} {
+		if err := os.Remove(filepath.Join(dir, file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove what is left: %w", err)
 		}
 	}
 	if purge {
-		return os.RemoveAll(cfg.Dir)
+		return os.RemoveAll(dir)
 	}
 	return nil
 }
 
 // end asks the process that has the folder to end, then tells it to, and waits until it has let go.
-func end(ctx context.Context, dir string) error {
-	pid, err := holder(dir)
-	if err != nil || pid == 0 {
-		return err
-	}
+func end(ctx context.Context, dir string, pid int) error {
 	process, err := os.FindProcess(pid) // a handle: the number cannot pass on to another process
 	if err != nil {
 		return fmt.Errorf("find lab: %w", err)
 	}
 	defer process.Release()
-	if now, err := holder(dir); err != nil || now != pid {
+	if now, _, err := holder(dir); err != nil || now != pid {
 		return err
 	}
 	if err := NewClient(dir).Down(ctx); err != nil {
@@ -205,7 +239,7 @@ func end(ctx context.Context, dir string) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		now, err := holder(dir)
+		now, _, err := holder(dir)
 		if err != nil || now != pid {
 			return err
 		}

@@ -26,7 +26,7 @@ func TestDaemon(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	t.Cleanup(func() {
-		if err := Down(context.Background(), cfg, false); err != nil {
+		if err := Down(context.Background(), cfg.Dir, false); err != nil {
 			t.Error(err)
 		}
 		checkNothingLeft(t, cfg.Name, cfg.Dir)
@@ -58,8 +58,11 @@ func TestDaemon(t *testing.T) {
 	if _, err := Up(ctx, elsewhere.Dir, daemon(t, elsewhere)); err == nil {
 		t.Error("second lab of that name came up")
 	}
-	if err := Down(ctx, elsewhere, false); machine.CodeOf(err) != machine.Conflict {
-		t.Errorf("down of a lab that runs in another folder: %v", err)
+	if err := Down(ctx, elsewhere.Dir, false); err != nil {
+		t.Errorf("down in a folder where none runs: %v", err)
+	}
+	if _, err := client.Status(ctx); err != nil {
+		t.Errorf("down in another folder took this lab down: %v", err)
 	}
 
 	if err := syscall.Kill(first.PID, syscall.SIGKILL); err != nil {
@@ -72,6 +75,19 @@ func TestDaemon(t *testing.T) {
 	if _, err := client.Status(ctx); machine.CodeOf(err) != machine.Unavailable {
 		t.Errorf("status of a killed lab: %v", err)
 	}
+
+	renamed := cfg
+	renamed.Name = testName(t, "r")
+	if _, err := Up(ctx, cfg.Dir, daemon(t, renamed)); err != nil {
+		t.Fatal(err)
+	}
+	if netns, _, _ := n.Leftovers(); len(netns) != 0 {
+		t.Errorf("a lab of another name in the folder left %v of the one that was killed", netns)
+	}
+	if err := Down(ctx, cfg.Dir, false); err != nil {
+		t.Fatal(err)
+	}
+	checkNothingLeft(t, renamed.Name, cfg.Dir)
 
 	second, err := Up(ctx, cfg.Dir, daemon(t, cfg))
 	if err != nil {
@@ -95,14 +111,14 @@ func TestDaemon(t *testing.T) {
 	if err := client.PowerCut(ctx, "nobody"); machine.CodeOf(err) != machine.NotFound {
 		t.Errorf("power cut of no machine: %v", err)
 	}
-	if err := Down(ctx, cfg, false); err != nil {
+	if err := Down(ctx, cfg.Dir, false); err != nil {
 		t.Fatal(err)
 	}
 	checkNothingLeft(t, cfg.Name, cfg.Dir)
 	if _, err := os.Stat(filepath.Join(cfg.Dir, "machines", "a", "system.img")); err != nil {
 		t.Errorf("the disk went with the lab: %v", err)
 	}
-	if err := Down(ctx, cfg, true); err != nil {
+	if err := Down(ctx, cfg.Dir, true); err != nil {
 		t.Errorf("down of a lab that is down: %v", err)
 	}
 	if _, err := os.Stat(cfg.Dir); !errors.Is(err, os.ErrNotExist) {
@@ -123,7 +139,7 @@ func TestDownAfterCrash(t *testing.T) {
 	if err := syscall.Kill(s.PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if err := Down(ctx, cfg, false); err != nil {
+	if err := Down(ctx, cfg.Dir, false); err != nil {
 		t.Fatal(err)
 	}
 	checkNothingLeft(t, cfg.Name, cfg.Dir)
