@@ -103,7 +103,7 @@ func Parse(b []byte) (*Request, error) {
 	if err != nil {
 		return nil, fmt.Errorf("decode DHCP: %w", err)
 	}
-	if err := unload(pkt); err != nil {
+	if err := unload(pkt, b); err != nil {
 		return nil, fmt.Errorf("decode DHCP: %w", err)
 	}
 	if pkt.OpCode != dhcpv4.OpcodeBootRequest {
@@ -125,20 +125,20 @@ func Parse(b []byte) (*Request, error) {
 }
 
 // unload moves options out of the fields that option 52 lends them (RFC 2132 section 9.3), so that `file` is not
-// taken for a name.
-func unload(pkt *dhcpv4.DHCPv4) error {
+// taken for a name. It reads the bytes of the packet, because the library ends both fields at the first zero.
+func unload(pkt *dhcpv4.DHCPv4, b []byte) error {
 	v := pkt.Options.Get(optOverload)
 	if len(v) != 1 {
 		return nil
 	}
 	if v[0]&1 != 0 {
-		if err := pkt.Options.FromBytes([]byte(pkt.BootFileName)); err != nil {
+		if err := pkt.Options.FromBytes(b[108:236]); err != nil {
 			return fmt.Errorf("options in file: %w", err)
 		}
 		pkt.BootFileName = ""
 	}
 	if v[0]&2 != 0 {
-		if err := pkt.Options.FromBytes([]byte(pkt.ServerHostName)); err != nil {
+		if err := pkt.Options.FromBytes(b[44:108]); err != nil {
 			return fmt.Errorf("options in sname: %w", err)
 		}
 		pkt.ServerHostName = ""
