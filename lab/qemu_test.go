@@ -169,25 +169,34 @@ func (c *console) since() string {
 
 func (c *console) mark() { c.from += len(c.since()) }
 
-// bootMarker is what the boot sector that markDisk writes says.
+// bootMarker is what sayAndHalt says.
 const bootMarker = "LAB-DISK-BOOTED"
 
-// markDisk puts a boot sector on the system disk which says that it runs, and halts.
-func markDisk(t *testing.T, m *Machine) {
+// sayAndHalt is a boot sector's program: it says bootMarker, and halts.
+var sayAndHalt = append([]byte{
+	0x31, 0xc0, 0x8e, 0xd8, // xor ax,ax; mov ds,ax
+	0xbe, 0x17, 0x7c, // mov si,0x7c17: the text after the code
+	0xac, 0x84, 0xc0, // lodsb; test al,al
+	0x74, 0x08, // jz +8
+	0xb4, 0x0e, 0x31, 0xdb, // mov ah,0x0e; xor bx,bx
+	0xcd, 0x10, // int 0x10: teletype output
+	0xeb, 0xf3, // jmp to lodsb
+	0xf4, 0xeb, 0xfd, // hlt; jmp to hlt
+}, bootMarker+"\r\n\x00"...)
+
+// powerOff is a boot sector's program: it enters ACPI state S5 as an operating system does that shuts down.
+var powerOff = []byte{
+	0xba, 0x04, 0x06, // mov dx,0x604: PM1a control of QEMU's ICH9
+	0xb8, 0x00, 0x20, // mov ax,0x2000: sleep, type 0
+	0xef,             // out dx,ax
+	0xf4, 0xeb, 0xfd, // hlt; jmp to hlt
+}
+
+// bootSector puts a boot sector with this program on the system disk.
+func bootSector(t *testing.T, m *Machine, program []byte) {
 	t.Helper()
-	code := []byte{
-		0x31, 0xc0, 0x8e, 0xd8, // xor ax,ax; mov ds,ax
-		0xbe, 0x17, 0x7c, // mov si,0x7c17
-		0xac, 0x84, 0xc0, // lodsb; test al,al
-		0x74, 0x08, // jz +8
-		0xb4, 0x0e, 0x31, 0xdb, // mov ah,0x0e; xor bx,bx
-		0xcd, 0x10, // int 0x10: teletype output
-		0xeb, 0xf3, // jmp to lodsb
-		0xf4, 0xeb, 0xfd, // hlt; jmp to hlt
-	}
 	sector := make([]byte, 512)
-	copy(sector, code)
-	copy(sector[len(code):], bootMarker+"\r\n\x00")
+	copy(sector, program)
 	sector[510], sector[511] = 0x55, 0xaa
 	f, err := os.OpenFile(m.SystemDisk(), os.O_WRONLY, 0)
 	if err != nil {
@@ -205,6 +214,32 @@ const (
 	signOVMFPXE = ">>Start PXE over IPv4"
 )
 
+// firstDiscover listens as the controller does, and tells the hardware address in the first DHCP packet.
+func firstDiscover(t *testing.T, n Network) <-chan string {
+	t.Helper()
+	var conn net.PacketConn
+	err := n.Enter(Mgmt, func() (err error) {
+		conn, err = net.ListenPacket("udp4", ":67")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mac := make(chan string, 1)
+	go func() {
+		defer conn.Close()
+		conn.SetReadDeadline(time.Now().Add(firmwareTime))
+		buf := make([]byte, 1500)
+		size, _, err := conn.ReadFrom(buf)
+		if err != nil || size < 34 {
+			mac <- fmt.Sprintf("%d bytes, %v", size, err)
+			return
+		}
+		mac <- net.HardwareAddr(buf[28:34]).String() // chaddr: RFC 2131, figure 1
+	}()
+	return mac
+}
+
 // TestBMCs switches a machine on from the network, once, through each kind of BMC; resets it, so that the persistent order
 // is back; and switches it off. All of it is seen from outside: by process, and by serial log.
 func TestBMCs(t *testing.T) {
@@ -221,7 +256,7 @@ func TestBMCs(t *testing.T) {
 		t.Run(string(c.cfg.BMC), func(t *testing.T) {
 			l := startLab(t, Config{Name: testName(t, "q"), Machines: []MachineConfig{c.cfg}})
 			m := l.Machine("n1")
-			markDisk(t, m)
+			bootSector(t, m, sayAndHalt)
 			rec := l.Inventory()[0]
 			var bmc client = ipmitool{l.Network, rec}
 			if c.cfg.BMC == Redfish {
@@ -271,7 +306,7 @@ func TestNextBootFromDisk(t *testing.T) {
 	needQEMU(t)
 	l := startLab(t, Config{Name: testName(t, "q"), Machines: []MachineConfig{{}}})
 	m := l.Machine("n1")
-	markDisk(t, m)
+	bootSector(t, m, sayAndHalt)
 	log := &console{m: m}
 	disk := bmctest.Boot{Device: ipmi.DeviceDisk, Once: true}
 
@@ -293,10 +328,15 @@ func TestNextBootFromDisk(t *testing.T) {
 	}
 	waitLong(t, firmwareTime, "a second boot from disk", func() bool { return strings.Contains(log.since(), bootMarker) })
 	log.mark()
+	discover := firstDiscover(t, l.Network)
 	if err := m.SetPower(t.Context(), ipmi.OpCycle); err != nil {
 		t.Fatal(err)
 	}
 	waitLong(t, firmwareTime, "a boot from the network", func() bool { return strings.Contains(log.since(), signSeaPXE) })
+	nic, _ := l.Inventory()[0].Machine.Hardware.NICByRole(machine.ProvisionNIC)
+	if mac := <-discover; mac != nic.MAC {
+		t.Errorf("the controller hears DHCP from %q, want %s", mac, nic.MAC)
+	}
 	if m.Starts() != 2 {
 		t.Errorf("%d starts, want 2: a reset is none", m.Starts())
 	}
@@ -311,5 +351,22 @@ func TestNextBootFromDisk(t *testing.T) {
 		if m.PID() != 0 {
 			t.Fatalf("%s switched a machine on", op)
 		}
+	}
+}
+
+// A guest that shuts itself down is off, and can be switched on again.
+func TestGuestPowersOff(t *testing.T) {
+	needQEMU(t)
+	l := startLab(t, Config{Name: testName(t, "q"), Machines: []MachineConfig{{Order: []Device{FromDisk}}}})
+	m := l.Machine("n1")
+	bootSector(t, m, powerOff)
+	for range 2 {
+		if err := m.SetPower(t.Context(), ipmi.OpOn); err != nil {
+			t.Fatal(err)
+		}
+		waitLong(t, firmwareTime, "the guest to switch itself off", func() bool { return m.PID() == 0 })
+	}
+	if on, err := m.Power(t.Context()); on || err != nil || m.Starts() != 2 {
+		t.Errorf("on = %v, %v, after %d starts", on, err, m.Starts())
 	}
 }
