@@ -22,6 +22,8 @@ var (
 	ErrUnsupported = errors.New("unsupported")
 	// ErrLied means that the BMC accepted a request and did not do it.
 	ErrLied = errors.New("accepted but not done")
+	// ErrUntrusted means that the BMC's certificate is not the pinned one, or nobody vouches for it. Nothing secret was sent.
+	ErrUntrusted = errors.New("certificate not trusted")
 	// ErrOff means that the BMC takes this request only while the host is on. BootFrom knows the way round.
 	ErrOff = errors.New("refused while the host is off")
 )
@@ -35,17 +37,14 @@ type bmcError struct {
 }
 
 func (e *bmcError) Error() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s on BMC %s", e.doing, e.address)
-	for i, k := range e.kinds {
-		if i == 0 || !strings.Contains(b.String(), k.Error()) {
-			b.WriteString(": " + k.Error())
-		}
+	text := "BMC " + e.address + ": " + e.doing
+	for _, k := range e.kinds {
+		text += ": " + k.Error()
 	}
 	if e.detail != "" {
-		b.WriteString(" (" + e.detail + ")")
+		text += " (" + e.detail + ")"
 	}
-	return b.String()
+	return text
 }
 
 func (e *bmcError) Unwrap() []error { return e.kinds }
@@ -55,7 +54,8 @@ func (e *bmcError) Unwrap() []error { return e.kinds }
 type failure struct {
 	kind   error
 	detail string
-	sent   bool // the request may have reached the BMC
+	cause  error // the context's error, where that ended it; may be nil
+	sent   bool  // the request may have reached the BMC
 }
 
 func (f *failure) Error() string {
@@ -71,21 +71,18 @@ func failf(kind error, format string, args ...any) *failure {
 	return &failure{kind: kind, detail: fmt.Sprintf(format, args...)}
 }
 
-// on turns the error of an exchange into one that names the BMC and what was being done. Further kinds are matched first.
-func (t Target) on(doing string, err error, kinds ...error) error {
+// on turns the error of an exchange into one that names the BMC and what was being done.
+func (t Target) on(doing string, err error) error {
 	if err == nil {
 		return nil
 	}
-	var done *bmcError
-	if errors.As(err, &done) {
-		return err
-	}
-	e := &bmcError{address: displayAddress(t.Address), doing: doing, kinds: kinds}
+	e := &bmcError{address: displayAddress(t.Address), doing: doing, kinds: []error{err}}
 	var f *failure
 	if errors.As(err, &f) {
-		e.kinds, e.detail = append(e.kinds, f.kind), f.detail
-	} else {
-		e.kinds = append(e.kinds, err)
+		e.kinds, e.detail = []error{f.kind}, f.detail
+		if f.cause != nil {
+			e.kinds = append(e.kinds, f.cause)
+		}
 	}
 	return e
 }
@@ -105,4 +102,10 @@ func displayAddress(a string) string {
 // transient reports whether waiting may cure err.
 func transient(err error) bool {
 	return errors.Is(err, ErrUnreachable) || errors.Is(err, ErrBusy)
+}
+
+// mayHaveArrived reports whether the BMC may have taken the request that ended in err.
+func mayHaveArrived(err error) bool {
+	var f *failure
+	return errors.As(err, &f) && f.sent
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"strings"
 )
 
 // Protocols that a BMC may speak.
@@ -27,6 +29,23 @@ type Target struct {
 
 // String names the BMC, without credentials.
 func (t Target) String() string { return t.Protocol + " " + displayAddress(t.Address) }
+
+// key names the BMC in a map: two spellings of one address are one BMC.
+func (t Target) key() string {
+	if t.Protocol == IPMI {
+		host, port := splitAddress(t.Address)
+		return IPMI + " " + net.JoinHostPort(strings.ToLower(host), port)
+	}
+	return t.Protocol + " " + strings.ToLower(strings.TrimRight(t.Address, "/"))
+}
+
+// splitAddress splits the address of an IPMI BMC, whose port is 623 unless it says so.
+func splitAddress(a string) (host, port string) {
+	if h, p, err := net.SplitHostPort(a); err == nil {
+		return h, p
+	}
+	return strings.Trim(a, "[]"), "623"
+}
 
 // Format prints String whatever the verb, so that %v, %+v, %#v and %x all leave the credentials out.
 func (t Target) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, t.String()) }

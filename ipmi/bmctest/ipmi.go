@@ -43,6 +43,7 @@ type IPMI struct {
 	flagsSet time.Time
 	opened   int
 	closed   int
+	most     int
 }
 
 // Listen binds the address and returns it. Run does it where nobody did.
@@ -123,6 +124,13 @@ func (b *IPMI) Sessions() (opened, closed int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.opened, b.closed
+}
+
+// MostSessions is the largest number of sessions that were open at once.
+func (b *IPMI) MostSessions() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.most
 }
 
 // BootFlags is boot option parameter 5 as a client would read it now.

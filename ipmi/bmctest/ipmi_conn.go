@@ -104,6 +104,7 @@ func (c *ipmiConn) WriteTo(pkt []byte, addr net.Addr) (int, error) {
 		c.failed.Store(0)
 		c.owner.mu.Lock()
 		c.owner.opened++
+		c.owner.most = max(c.owner.most, c.owner.opened-c.owner.closed)
 		c.owner.mu.Unlock()
 	}
 	return c.UDPConn.WriteTo(pkt, addr)

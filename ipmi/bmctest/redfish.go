@@ -54,6 +54,7 @@ type Redfish struct {
 	etag     int
 	opened   int
 	closed   int
+	most     int
 	logins   int
 	failed   int
 }
@@ -133,6 +134,13 @@ func (r *Redfish) Sessions() (opened, closed int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.opened, r.closed
+}
+
+// MostSessions is the largest number of sessions that were open at once.
+func (r *Redfish) MostSessions() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.most
 }
 
 // selfSigned makes a certificate for loopback.

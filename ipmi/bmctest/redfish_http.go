@@ -142,6 +142,7 @@ func (r *Redfish) postSession(w http.ResponseWriter, req *http.Request) {
 	r.mu.Lock()
 	r.serial++
 	r.opened++
+	r.most = max(r.most, r.opened-r.closed)
 	id := fmt.Sprint(r.serial)
 	r.sessions[id] = token
 	r.mu.Unlock()

@@ -1,0 +1,264 @@
+package ipmi
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// Controller drives BMCs. The zero value is ready; set the fields before the first use. It is safe for concurrent use.
+//
+// Each BMC has one session at a time, shared by those who wait for it and closed when the last of them is done, however
+// that ends. What a BMC was found to need, such as its cipher suite, is remembered for the life of the Controller.
+type Controller struct {
+	Log     *slog.Logger  // nil is silence
+	Timeout time.Duration // bound of an operation whose context has no deadline; 0 is 5 minutes
+	Poll    time.Duration // between two reads of the power state; 0 is 2 s
+	Settle  time.Duration // how long a host must read on after a cycle or reset that nobody saw happen; 0 is 10 s
+	Answer  time.Duration // how long a BMC may take for one answer; 0 is 2 s for IPMI and 20 s for Redfish
+
+	mu   sync.Mutex
+	bmcs map[string]*bmc
+}
+
+// bmc is what a Controller knows about one BMC.
+type bmc struct {
+	users  int           // operations under way; guarded by Controller.mu
+	turn   chan struct{} // holds a token while nobody talks to the BMC
+	change chan struct{} // holds a token while nobody changes power or boot device
+
+	// Guarded by turn.
+	conn conn
+	as   [sha256.Size]byte // the credentials of conn
+	memory
+}
+
+// memory is what was found out about a BMC.
+type memory struct {
+	suite   int       // IPMI: the cipher suite that worked
+	worked  string    // the user that logged in last
+	noBasic bool      // Redfish: Basic authentication was refused
+	armed   *nextBoot // the override that the coming start shall see
+}
+
+// nextBoot is an override that was set and read back.
+type nextBoot struct {
+	device Device
+	uefi   bool
+	set    time.Time
+}
+
+// armedFor is how long an override that was set is checked again before a start. It covers a slow power-off and the
+// 60 s after which some BMCs forget; it is short enough that a change of mind elsewhere is not undone.
+const armedFor = 15 * time.Minute
+
+// conn is one session with a BMC. Its methods fail with a *failure.
+type conn interface {
+	power(ctx context.Context) (Power, error)
+	// command sends op once; now is the state read just before.
+	command(ctx context.Context, op Op, now Power) error
+	// setBoot sets an override for the next boot and reads it back.
+	setBoot(ctx context.Context, d Device, uefi bool) error
+	// keepsBoot reports whether the override is still set.
+	keepsBoot(ctx context.Context, d Device, uefi bool) (bool, error)
+	close(ctx context.Context)
+}
+
+// errRestartUnsupported means that the BMC can neither cycle nor reset: off and on does it.
+var errRestartUnsupported = fmt.Errorf("no restart: %w", ErrUnsupported)
+
+// closeWithin bounds the end of a session, which happens even when the operation's context is over.
+const closeWithin = 5 * time.Second
+
+func (c *Controller) log() *slog.Logger {
+	if c.Log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return c.Log
+}
+
+// within bounds an operation whose context has no deadline.
+func (c *Controller) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, cmp.Or(c.Timeout, 5*time.Minute))
+}
+
+// link is one operation's hold on a BMC.
+type link struct {
+	c *Controller
+	t Target
+	b *bmc
+}
+
+// hold registers an operation with a BMC. The caller defers release.
+func (c *Controller) hold(t Target) *link {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key := t.key()
+	b := c.bmcs[key]
+	if b == nil {
+		if c.bmcs == nil {
+			c.bmcs = map[string]*bmc{}
+		}
+		b = &bmc{turn: make(chan struct{}, 1), change: make(chan struct{}, 1)}
+		b.turn <- struct{}{}
+		b.change <- struct{}{}
+		c.bmcs[key] = b
+	}
+	b.users++
+	return &link{c: c, t: t, b: b}
+}
+
+// release ends the operation's hold, and the session with the last of them.
+func (l *link) release() {
+	<-l.b.turn // whoever holds it is bounded by one exchange
+	defer func() { l.b.turn <- struct{}{} }()
+	l.c.mu.Lock()
+	l.b.users--
+	last := l.b.users == 0
+	l.c.mu.Unlock()
+	if last {
+		l.hangUp()
+	}
+}
+
+// hangUp closes the session. The turn is held.
+func (l *link) hangUp() {
+	if l.b.conn == nil {
+		return
+	}
+	conn := l.b.conn
+	l.b.conn = nil
+	ctx, cancel := context.WithTimeout(context.Background(), closeWithin)
+	defer cancel()
+	conn.close(ctx)
+}
+
+// do runs fn on the session, which it opens where there is none, while nobody else talks to the BMC. A session on which
+// the BMC fell silent is closed.
+func (l *link) do(ctx context.Context, fn func(conn) error) error {
+	select {
+	case <-ctx.Done():
+		return over(ctx)
+	case <-l.b.turn:
+	}
+	defer func() { l.b.turn <- struct{}{} }()
+	as := sha256.Sum256([]byte(l.t.Username + "\x00" + l.t.Password + "\x00" + l.t.CertPin))
+	if l.b.as != as {
+		l.hangUp()
+	}
+	if l.b.conn == nil {
+		conn, err := l.open(ctx)
+		if err != nil {
+			return orOver(ctx, err)
+		}
+		l.b.conn, l.b.as, l.b.worked = conn, as, l.t.Username
+	}
+	healthy := false
+	defer func() {
+		if !healthy { // fn failed on the wire or panicked
+			l.hangUp()
+		}
+	}()
+	err := fn(l.b.conn)
+	healthy = err == nil || !isAny(err, ErrUnreachable, ErrCredentials, ErrLocked, ErrUntrusted)
+	return orOver(ctx, err)
+}
+
+func (l *link) open(ctx context.Context) (conn, error) {
+	switch l.t.Protocol {
+	case IPMI:
+		return openRMCP(ctx, l.t, &l.b.memory, cmp.Or(l.c.Answer, 2*time.Second), l.c.log())
+	case Redfish:
+		return openRedfish(ctx, l.t, &l.b.memory, cmp.Or(l.c.Answer, 20*time.Second), l.c.log())
+	}
+	return nil, failf(ErrUnsupported, "no such protocol")
+}
+
+// over is the error of an operation whose context ended.
+func over(ctx context.Context) error { return &failure{kind: ctx.Err()} }
+
+// orOver adds the context's error to that of an exchange, if the context ended it.
+func orOver(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() == nil {
+		return err
+	}
+	f, ok := err.(*failure)
+	if !ok || f.kind == ctx.Err() {
+		return err
+	}
+	with := *f
+	with.cause = ctx.Err()
+	return &with
+}
+
+// Power reads the power state. A BMC that answers but does not say yields Unknown and no error.
+func (c *Controller) Power(ctx context.Context, t Target) (Power, error) {
+	ctx, cancel := c.within(ctx)
+	defer cancel()
+	l := c.hold(t)
+	defer l.release()
+	p, err := l.power(ctx)
+	for try := 1; try < 3 && isAny(err, ErrUnreachable) && ctx.Err() == nil; try++ { // a lost packet, a session that timed out
+		p, err = l.power(ctx)
+	}
+	return p, t.on("read power", err)
+}
+
+// Check logs in once, reads the power state and logs out. It makes at most one attempt to log in.
+func (c *Controller) Check(ctx context.Context, t Target) error {
+	ctx, cancel := c.within(ctx)
+	defer cancel()
+	l := c.hold(t)
+	defer l.release()
+	err := l.fresh(ctx)
+	if err == nil {
+		_, err = l.power(ctx)
+	}
+	return t.on("check", err)
+}
+
+// fresh closes the session, so that the next exchange logs in anew.
+func (l *link) fresh(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return over(ctx)
+	case <-l.b.turn:
+		l.hangUp()
+		l.b.turn <- struct{}{}
+		return nil
+	}
+}
+
+func (l *link) power(ctx context.Context) (Power, error) {
+	p := Unknown
+	err := l.do(ctx, func(conn conn) (err error) {
+		p, err = conn.power(ctx)
+		return err
+	})
+	if err != nil {
+		return Unknown, err
+	}
+	return p, nil
+}
+
+// operate runs an operation that changes the machine while no other does.
+func (c *Controller) operate(ctx context.Context, t Target, doing string, fn func(context.Context, *link) error) error {
+	ctx, cancel := c.within(ctx)
+	defer cancel()
+	l := c.hold(t)
+	defer l.release()
+	select {
+	case <-ctx.Done():
+		return t.on(doing, over(ctx))
+	case <-l.b.change:
+	}
+	defer func() { l.b.change <- struct{}{} }()
+	return t.on(doing, fn(ctx, l))
+}

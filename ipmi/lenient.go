@@ -1,0 +1,74 @@
+package ipmi
+
+import (
+	"bytes"
+	"encoding/json"
+)
+
+// object is a JSON object of which only the fields that are asked for are read, each by itself: a BMC that has a number
+// where a string belongs in one field is not unreadable in the others. The methods work on nil.
+type object map[string]json.RawMessage
+
+// parseObject reads a JSON object, with or without a byte order mark and whatever its media type was.
+func parseObject(data []byte) (object, bool) {
+	data = bytes.TrimSpace(bytes.TrimPrefix(bytes.TrimSpace(data), []byte("\xef\xbb\xbf")))
+	if len(data) == 0 || data[0] != '{' {
+		return nil, false
+	}
+	var o object
+	if json.Unmarshal(data, &o) != nil || o == nil {
+		return nil, false
+	}
+	return o, true
+}
+
+// has reports whether the field is there and not null.
+func (o object) has(key string) bool {
+	v, ok := o[key]
+	return ok && !bytes.Equal(bytes.TrimSpace(v), []byte("null"))
+}
+
+// str is a field that is a string, or "".
+func (o object) str(key string) string {
+	var s string
+	if json.Unmarshal(o[key], &s) != nil {
+		return ""
+	}
+	return s
+}
+
+// obj is a field that is an object, or nil.
+func (o object) obj(key string) object {
+	out, _ := parseObject(o[key])
+	return out
+}
+
+// objs is the objects in a field that is a list.
+func (o object) objs(key string) []object {
+	var list []json.RawMessage
+	if json.Unmarshal(o[key], &list) != nil {
+		return nil
+	}
+	var out []object
+	for _, raw := range list {
+		if one, ok := parseObject(raw); ok {
+			out = append(out, one)
+		}
+	}
+	return out
+}
+
+// strs is the strings in a field that is a list; ok tells an empty list from a field that is no list.
+func (o object) strs(key string) (out []string, ok bool) {
+	var list []json.RawMessage
+	if json.Unmarshal(o[key], &list) != nil || list == nil {
+		return nil, false
+	}
+	for _, raw := range list {
+		var s string
+		if json.Unmarshal(raw, &s) == nil {
+			out = append(out, s)
+		}
+	}
+	return out, true
+}

@@ -1,0 +1,192 @@
+package ipmi
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/bougou/go-ipmi/pkg/client"
+	"github.com/bougou/go-ipmi/pkg/types"
+)
+
+// Limits of IPMI 2.0: a longer password would be cut by some BMCs and accepted by others.
+const (
+	maxUserName = 16
+	maxPassword = 20
+)
+
+// rmcpSuites is the cipher suites in the order in which they are tried. What a BMC says about its suites is not asked for:
+// some list 17 and refuse it, some cannot list and take 17.
+var rmcpSuites = []types.CipherSuiteID{types.CipherSuiteID17, types.CipherSuiteID3}
+
+// Refusals of a login that another login, with other parameters and the same password, may cure. Neither of them is a
+// failed login for the BMC.
+var (
+	errSuite     = errors.New("cipher suite refused")
+	errPrivilege = errors.New("privilege refused")
+)
+
+// rmcpConn is an RMCP+ session. Its client never retransmits: a power command that is repeated by the wire is a second
+// power command for some BMCs.
+type rmcpConn struct {
+	c      *client.Client
+	answer time.Duration
+	log    *slog.Logger
+	t      Target
+}
+
+// openRMCP logs in. Only a refused cipher suite or privilege leads to a second attempt: after a wrong password, another
+// suite would be one more failed login on the way to a lock-out.
+func openRMCP(ctx context.Context, t Target, m *memory, answer time.Duration, log *slog.Logger) (conn, error) {
+	if len(t.Username) > maxUserName || len(t.Password) > maxPassword {
+		return nil, failf(ErrCredentials, "longer than IPMI allows: nothing was sent")
+	}
+	suites := rmcpSuites
+	if m.suite != 0 {
+		suites = []types.CipherSuiteID{types.CipherSuiteID(m.suite)}
+		for _, s := range rmcpSuites {
+			if s != suites[0] {
+				suites = append(suites, s)
+			}
+		}
+	}
+	level := types.PrivilegeLevelAdministrator
+	var err error
+	for i := 0; i < len(suites); i++ {
+		var c *client.Client
+		c, err = login(ctx, t, suites[i], level, answer, m.worked == t.Username)
+		switch {
+		case err == nil:
+			m.suite = int(suites[i])
+			return &rmcpConn{c: c, answer: answer, log: log, t: t}, nil
+		case errors.Is(err, errPrivilege) && level == types.PrivilegeLevelAdministrator:
+			level = types.PrivilegeLevelOperator // which is all that power and boot options need
+			i--
+		case errors.Is(err, errPrivilege):
+			return nil, failf(ErrCredentials, "the user is not even an operator")
+		case !errors.Is(err, errSuite):
+			return nil, err
+		}
+	}
+	return nil, failf(ErrUnsupported, "the BMC refuses the cipher suites 17 and 3")
+}
+
+// login opens one session on a socket of its own, so that late answers to an earlier attempt go nowhere.
+func login(ctx context.Context, t Target, suite types.CipherSuiteID, level types.PrivilegeLevel, answer time.Duration, workedBefore bool) (*client.Client, error) {
+	host, portText := splitAddress(t.Address)
+	port, err := strconv.Atoi(portText)
+	if err != nil || host == "" {
+		return nil, failf(ErrUnsupported, "the address is not host:port")
+	}
+	c, err := client.NewClient(host, port, t.Username, t.Password)
+	if err != nil {
+		return nil, failf(ErrCredentials, "refused by the client")
+	}
+	c.WithUDPProxy(&dialer{address: net.JoinHostPort(host, portText), wire: rmcpWire{suite: suite, username: t.Username, password: t.Password}})
+	c.WithTimeout(answer).WithRetry(0).WithCipherSuiteID(suite).WithMaxPrivilegeLevel(level)
+	active := false
+	err = func() error {
+		if _, err := c.OpenSession(ctx); err != nil {
+			return loginError(err, false)
+		}
+		if _, err := c.RAKPMessage1(ctx); err != nil {
+			return loginError(err, workedBefore)
+		}
+		if _, err := c.RAKPMessage3(ctx); err != nil {
+			return loginError(err, workedBefore)
+		}
+		active = true
+		if _, err := c.SetSessionPrivilegeLevel(ctx, level); err != nil {
+			if r, ok := types.IsResponseError(err); ok && (r.CompletionCode() == 0x80 || r.CompletionCode() == 0x81) {
+				return errPrivilege
+			}
+			return commandError(err)
+		}
+		return nil
+	}()
+	if err == nil {
+		return c, nil
+	}
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWithin)
+	defer cancel()
+	if !active {
+		cancel() // there is no session to close: close the socket only
+	}
+	_ = c.Close(end)
+	return nil, err
+}
+
+// loginError sorts the error of a message of the RMCP+ handshake (IPMI 2.0 table 13-15).
+func loginError(err error, workedBefore bool) error {
+	if errors.Is(err, client.ErrRAKPAuthentication) {
+		return failf(ErrCredentials, "wrong password")
+	}
+	var status *types.RmcpStatusError
+	if !errors.As(err, &status) {
+		return wireError(err)
+	}
+	switch code := status.StatusCode(); code {
+	case types.RmcpStatusCodeInvalidAuthAlg, types.RmcpStatusCodeInvalidIntegrityAlg, types.RmcpStatusCodeInvalidConfidentAlg, types.RmcpStatusCodeNoCipherSuiteMatch:
+		return errSuite
+	case types.RmcpStatusCodeInvalidRole, types.RmcpStatusCodeUnauthorizedRoleOfPriLevel:
+		return errPrivilege
+	case types.RmcpStatusCodeUnauthorizedName:
+		if workedBefore {
+			return failf(ErrLocked, "the BMC no longer knows a user that logged in before")
+		}
+		return failf(ErrCredentials, "unknown or locked user")
+	case types.RmcpStatusCodeInvalidNameLength, types.RmcpStatusCodeUnauthorizedGUID, types.RmcpStatusCodeInvalidIntegrityCheckValue:
+		return failf(ErrCredentials, "RMCP+ status %#02x", uint8(code))
+	case types.RmcpStatusCodeNoResToCreateSess, types.RmcpStatusCodeNoResToCreateSessAtRole:
+		return failf(ErrBusy, "no free session slot")
+	default:
+		return failf(ErrUnreachable, "RMCP+ status %#02x", uint8(code))
+	}
+}
+
+// wireError describes an exchange that got no answer which makes sense.
+func wireError(err error) *failure {
+	f := failf(ErrUnreachable, "no answer")
+	var op *net.OpError
+	var call *os.SyscallError
+	switch {
+	case errors.As(err, &call):
+		f.detail = call.Err.Error()
+	case errors.As(err, &op) && op.Op == "dial":
+		f.detail = "address cannot be reached"
+	}
+	return f
+}
+
+// commandError sorts the error of a command within a session (IPMI 2.0 table 5-2).
+func commandError(err error) error {
+	r, ok := types.IsResponseError(err)
+	if !ok {
+		f := wireError(err)
+		f.sent = true
+		return f
+	}
+	switch code := r.CompletionCode(); code {
+	case 0xc1, 0xc2, 0xc7, 0xc9, 0xcc, 0xd6, 0x80:
+		return failf(ErrUnsupported, "completion code %#02x", uint8(code))
+	case 0xd4:
+		return failf(ErrCredentials, "insufficient privilege")
+	case 0xc3, 0xce: // no response in time: it may have happened
+		f := failf(ErrBusy, "completion code %#02x", uint8(code))
+		f.sent = true
+		return f
+	default: // among them 0xd5: not in the present state, which the next read of that state will tell
+		return failf(ErrBusy, "completion code %#02x", uint8(code))
+	}
+}
+
+// close ends the session.
+func (r *rmcpConn) close(ctx context.Context) {
+	if err := r.c.Close(ctx); err != nil {
+		r.log.Debug("BMC session did not end in order", "bmc", r.t)
+	}
+}

@@ -1,0 +1,139 @@
+package ipmi
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/bougou/go-ipmi/pkg/command/chassis"
+	"github.com/bougou/go-ipmi/pkg/types"
+)
+
+var controls = map[Op]chassis.ChassisControl{
+	OpOn:    chassis.ChassisControlPowerUp,
+	OpOff:   chassis.ChassisControlPowerDown,
+	OpCycle: chassis.ChassisControlPowerCycle,
+	OpReset: chassis.ChassisControlHardReset,
+	OpSoft:  chassis.ChassisControlSoftShutdown,
+}
+
+// controlAnswer is how long a BMC may take to answer a chassis control command at least: some act first.
+const controlAnswer = 5 * time.Second
+
+func (r *rmcpConn) power(ctx context.Context) (Power, error) {
+	s, err := r.c.GetChassisStatus(ctx)
+	if err != nil {
+		return Unknown, commandError(err)
+	}
+	if s.PowerIsOn {
+		return On, nil
+	}
+	return Off, nil
+}
+
+func (r *rmcpConn) command(ctx context.Context, op Op, _ Power) error {
+	r.c.WithTimeout(max(r.answer, controlAnswer))
+	defer r.c.WithTimeout(r.answer)
+	_, err := r.c.ChassisControl(ctx, controls[op])
+	if err == nil {
+		return nil
+	}
+	err = commandError(err)
+	if errors.Is(err, ErrUnsupported) && (op == OpCycle || op == OpReset) {
+		return errRestartUnsupported
+	}
+	return err
+}
+
+var bootSelectors = map[Device]types.BootDeviceSelector{
+	DevicePXE:  types.BootDeviceSelectorForcePXE,
+	DeviceDisk: types.BootDeviceSelectorForceHardDrive,
+	DeviceNone: types.BootDeviceSelectorNoOverride,
+}
+
+// flags is boot option parameter 5 for an override. Without one it is all zero: a valid, persistent "no override" is what
+// some tools leave behind, and an override for the firmware of some machines.
+func flags(d Device, uefi bool) types.BootOptionParam_BootFlags {
+	if d == DeviceNone {
+		return types.BootOptionParam_BootFlags{}
+	}
+	return types.BootOptionParam_BootFlags{BootFlagsValid: true, BIOSBootType: types.BIOSBootType(uefi), BootDeviceSelector: bootSelectors[d]}
+}
+
+func (r *rmcpConn) setBoot(ctx context.Context, d Device, uefi bool) error {
+	// Parameter 3: keep the flags when no power command comes within 60 s, after a watchdog, a button or a PEF action.
+	// A BMC that cannot is not refused: the Controller looks again before it starts the host.
+	for _, p := range []struct {
+		selector types.BootOptionParamSelector
+		data     []byte
+	}{
+		{types.BootOptionParamSelector_BMCBootFlagValidBitClear, []byte{0x1f}},
+		{types.BootOptionParamSelector_BootInfoAcknowledge, []byte{0x01, 0x01}}, // the firmware has yet to look
+	} {
+		if err := r.setParam(ctx, p.selector, p.data); err != nil && isAny(err, ErrUnreachable, ErrCredentials) {
+			return err
+		}
+	}
+	want := flags(d, uefi)
+	if err := r.setParam(ctx, types.BootOptionParamSelector_BootFlags, want.Pack()); err != nil {
+		return err
+	}
+	kept, err := r.keepsBoot(ctx, d, uefi)
+	if err == nil && !kept {
+		return failf(ErrLied, "the boot flags read back are not those that were set")
+	}
+	return err
+}
+
+func (r *rmcpConn) setParam(ctx context.Context, selector types.BootOptionParamSelector, data []byte) error {
+	_, err := r.c.SetSystemBootOptionsParam(ctx, &chassis.SetSystemBootOptionsParamRequest{ParamSelector: selector, ParamData: data})
+	if code, ok := types.IsResponseError(err); ok && code.CompletionCode() == 0xd5 {
+		return failf(ErrOff, "completion code 0xd5")
+	}
+	if err != nil {
+		return commandError(err)
+	}
+	return nil
+}
+
+func (r *rmcpConn) keepsBoot(ctx context.Context, d Device, uefi bool) (bool, error) {
+	res, err := r.c.GetSystemBootOptionsParam(ctx, types.BootOptionParamSelector_BootFlags, 0, 0)
+	if err != nil {
+		return false, commandError(err)
+	}
+	var got types.BootOptionParam_BootFlags
+	if len(res.ParamData) > 5 {
+		res.ParamData = res.ParamData[:5]
+	}
+	if err := got.Unpack(res.ParamData); err != nil {
+		return false, failf(ErrUnsupported, "boot flags of %d bytes", len(res.ParamData))
+	}
+	want := flags(d, uefi)
+	if res.ParameterInValid {
+		got.BootFlagsValid = false
+	}
+	switch {
+	case d == DeviceNone:
+		return !got.BootFlagsValid, nil
+	case got.BootFlagsValid && !got.Persist && got.BIOSBootType == want.BIOSBootType && got.BootDeviceSelector == want.BootDeviceSelector:
+		return true, nil
+	case !got.BootFlagsValid && got.BootDeviceSelector == want.BootDeviceSelector:
+		return r.keepsDeviceOnly(ctx)
+	}
+	return false, nil
+}
+
+// OpenIPMI's ipmi_sim, by what it says in Get Device ID: it keeps the boot device and shows none of the bits beside it.
+const (
+	simManufacturer = 0x001291
+	simProduct      = 0x0f02
+)
+
+// keepsDeviceOnly reports whether the BMC is one whose boot flags cannot be read back in full though it uses them.
+func (r *rmcpConn) keepsDeviceOnly(ctx context.Context) (bool, error) {
+	id, err := r.c.GetDeviceID(ctx)
+	if err != nil {
+		return false, commandError(err)
+	}
+	return id.ManufacturerID == simManufacturer && id.ProductID == simProduct, nil
+}
