@@ -1,0 +1,164 @@
+package main
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/bareyard/bareyard/machine"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+const reference = "../../docs/bareyard.yaml"
+
+// keys lists the dotted names of all keys of a configuration struct.
+func keys(t reflect.Type, prefix string) []string {
+	var all []string
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name := prefix + f.Tag.Get("yaml")
+		if strings.HasPrefix(f.Type.Name(), "edge") || strings.HasSuffix(f.Type.Name(), "Config") {
+			all = append(all, keys(f.Type, name+".")...)
+			continue
+		}
+		all = append(all, name)
+	}
+	return all
+}
+
+// TestReference: the reference file shows every key, and exactly the defaults.
+func TestReference(t *testing.T) {
+	text, err := os.ReadFile(reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := decodeStrict(reference, text, &config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := keys(reflect.TypeFor[config](), "")
+	if len(all) < 20 {
+		t.Fatalf("only %d keys found: %v", len(all), all)
+	}
+	for _, key := range all {
+		if lines[key] == 0 {
+			t.Errorf("%s does not show %s", reference, key)
+		}
+	}
+	shown, err := parseConfig("/etc/bareyard/bareyard.yaml", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	standard, err := parseConfig("/etc/bareyard/bareyard.yaml", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts := cmp.Options{cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmpopts.EquateEmpty()}
+	if diff := cmp.Diff(standard, shown, opts); diff != "" {
+		t.Errorf("the reference differs from the defaults (-default +shown):\n%s", diff)
+	}
+}
+
+func TestConfig(t *testing.T) {
+	c, err := parseConfig("/srv/yard/bareyard.yaml", []byte(`
+data_dir: data
+api_listen: 127.0.0.1:9443
+boot:
+  interface: prov0
+  address: 10.77.0.1
+  prefix: 10.77.0.0/24
+  kernel: /boot/vmlinuz
+  kernel_args: console=ttyS0,115200 mitigations=off
+edge: {netns: edge, uplink: up0, downlink: down0, deny: [10.77.0.0/24, 10.78.0.0/24]}
+log_level: # not given: the default
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []struct{ what, got, want string }{
+		{"data_dir", c.DataDir, "/srv/yard/data"},
+		{"socket", c.Socket, "/srv/yard/data/bareyard.sock"},
+		{"image_dir", c.ImageDir, "/srv/yard/data/images"},
+		{"kernel", c.Boot.Kernel, "/boot/vmlinuz"},
+		{"ramdisk", c.Boot.RAMDisk, "/srv/yard/data/boot/ramdisk.cpio.zst"},
+		{"kernel_args", c.Boot.KernelArgs, "console=ttyS0,115200 mitigations=off"},
+		{"address", c.Boot.Address.String(), "10.77.0.1"},
+		{"log_level", c.LogLevel, "info"},
+	} {
+		if x.got != x.want {
+			t.Errorf("%s is %q, want %q", x.what, x.got, x.want)
+		}
+	}
+	if len(c.Edge.Deny) != 2 || c.Edge.Deny[1] != netip.MustParsePrefix("10.78.0.0/24") {
+		t.Errorf("deny is %v", c.Edge.Deny)
+	}
+}
+
+func TestConfigRefusals(t *testing.T) {
+	boot := "boot:\n  interface: eth1\n  prefix: 10.99.0.0/24\n  address: 10.99.0.1\n"
+	for _, c := range []struct{ name, text, message, hint string }{
+		{"unknown key", "data_dir: /x\nlog_lvl: debug\n", "f.yaml:2: unknown key log_lvl", "did you mean log_level?"},
+		{"unknown nested key", "boot:\n  interfce: eth1\n", "f.yaml:2: unknown key boot.interfce", "did you mean boot.interface?"},
+		{"nothing alike", "ports:\n  xxxxxxxxx: 1\n", "f.yaml:2: unknown key ports.xxxxxxxxx", "the keys here are: netns"},
+		{"merge key", "<<: {data_dir: /x}\n", "f.yaml:1: unknown key <<", "the keys here are"},
+		{"twice", "data_dir: /x\ndata_dir: /y\n", "f.yaml:2: data_dir is already set in line 1", "keep one"},
+		{"tab", "boot:\n\tinterface: x\n", "f.yaml: line 2", "tabs"},
+		{"not a mapping", "just words\n", "f.yaml:1: the file wants keys and values", "key: value"},
+		{"scalar for struct", "boot: eth1\n", "f.yaml:1: boot wants keys and values", "key: value"},
+		{"list for string", "data_dir: [a]\n", "f.yaml:1: data_dir wants one value", ""},
+		{"string for list", "edge:\n  deny: 10.0.0.0/8\n", "f.yaml:2: edge.deny wants a list", "deny: [a, b]"},
+		{"two documents", "data_dir: /x\n---\ndata_dir: /y\n", "f.yaml:2: a second document", "one document"},
+		{"port too large", "boot:\n  http_port: 65536\n", `f.yaml:2: boot.http_port wants a number from 1 to 65535, not "65536"`, ""},
+		{"port zero", "boot:\n  http_port: 0\n", "boot.http_port wants a number", ""},
+		{"address", "boot:\n  address: 10.99.0\n", "f.yaml:2: boot.address:", ""},
+		{"deny", "edge:\n  deny:\n  - 10.0.0.0/8\n  - 10.1.2.3/16\n", "f.yaml:4: edge.deny[1] 10.1.2.3/16 has host bits", "did you mean 10.1.0.0/16?"},
+		{"prefix", boot + "edge: {}\n" + "log_format: xml\n", `f.yaml:6: log_format "xml" is no format`, "text or json"},
+		{"address elsewhere", strings.Replace(boot, "10.99.0.1", "10.98.0.1", 1), "f.yaml:4: boot.address must be", "ip addr"},
+		{"prefix with host bits", strings.Replace(boot, "10.99.0.0/24", "10.99.0.7/24", 1), "f.yaml:3: boot.prefix must be", "10.99.0.0/24"},
+		{"no interface", "boot:\n  address: 10.99.0.1\n", "f.yaml: boot.interface is missing", "ip link"},
+		{"half an edge", "edge:\n  uplink: eth0\n", `f.yaml: edge.downlink "" is not`, "both"},
+		{"edge of one device", "edge: {uplink: eth0, downlink: eth0}\n", "f.yaml:1: edge.downlink is the same device", ""},
+		{"level", "log_level: loud\n", `f.yaml:1: log_level "loud"`, "debug, info"},
+		{"listen", "api_listen: 8443\n", `f.yaml:1: api_listen "8443" is not host:port`, ":8443"},
+		{"socket", "socket: /" + strings.Repeat("x", 107) + "\n", "f.yaml:1: socket is 108 bytes long", "shorter"},
+		{"database", "database_url: mysql://u:secret@h/db\n", "f.yaml:1: database_url is not a PostgreSQL URL", "postgres://"},
+		{"database broken", "database_url: \"postgres://u:secret@h:port/db\"\n", "f.yaml:1: database_url is not a PostgreSQL URL", "postgres://"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := parseConfig("f.yaml", []byte(c.text))
+			var e *machine.Error
+			if !errors.As(err, &e) || e.Code != machine.Invalid {
+				t.Fatalf("got %v, want an Invalid error", err)
+			}
+			if !strings.Contains(e.Message, c.message) || !strings.Contains(e.Hint, c.hint) {
+				t.Errorf("got %q, hint %q\nwant %q, hint %q", e.Message, e.Hint, c.message, c.hint)
+			}
+			if strings.Contains(e.Message+e.Hint, "secret") {
+				t.Errorf("the error shows the password: %s %s", e.Message, e.Hint)
+			}
+		})
+	}
+}
+
+func FuzzConfig(f *testing.F) {
+	text, err := os.ReadFile(reference)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(text)
+	f.Add([]byte("a: &a {b: *a}\n"))
+	f.Add([]byte("boot: &b {interface: x}\nedge: *b\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		c, err := parseConfig("f.yaml", text)
+		if err != nil {
+			return
+		}
+		if _, problem, _ := c.problem(); problem != "" {
+			t.Errorf("accepted, but: %s", problem)
+		}
+	})
+}
