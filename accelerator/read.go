@@ -15,6 +15,14 @@ type Roots struct {
 	Sys  string // "/sys" when empty
 	Proc string // "/proc" when empty
 	Kmsg string // "/dev/kmsg" when empty; a file of the same form or of dmesg's will do
+	Dev  string // "/dev" when empty; disks that keep their serial number from sysfs are asked there
+}
+
+func (r Roots) dev() string {
+	if r.Dev == "" {
+		return "/dev"
+	}
+	return r.Dev
 }
 
 func (r Roots) sys() string {

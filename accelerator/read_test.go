@@ -27,7 +27,7 @@ func fakeRoots(t *testing.T, files map[string]string) Roots {
 			t.Fatal(err)
 		}
 	}
-	return Roots{Sys: filepath.Join(dir, "sys"), Proc: filepath.Join(dir, "proc"), Kmsg: filepath.Join(dir, "kmsg")}
+	return Roots{Sys: filepath.Join(dir, "sys"), Proc: filepath.Join(dir, "proc"), Kmsg: filepath.Join(dir, "kmsg"), Dev: filepath.Join(dir, "dev")}
 }
 
 // pciFiles are the files of one PCI function.
@@ -108,7 +108,7 @@ func TestReadHost(t *testing.T) {
 		"sys/block/vda/size": "8\n", "sys/block/vda/serial": "lab-disk", "sys/block/vda/device/x": "",
 		"sys/block/sdb/size": "0\n", "sys/block/sdb/device/x": "", // a card reader without a card
 		"sys/block/sr0/size": "100\n", "sys/block/sr0/device/x": "",
-		"sys/block/loop0/size": "100\n", "sys/block/sdc/size": "1\n", "sys/block/sdc/device/x": "",
+		"sys/block/loop0/size": "100\n", "sys/block/sdc/size": "1\n", "sys/block/sdc/device/wwid": "t10.ATA \x01 X1\n",
 
 		"sys/class/net/eno1/address": "02:AA:00:00:00:01\n", "sys/class/net/eno1/device/x": "", "sys/class/net/eno1/type": "1\n", "sys/class/net/eno1/carrier": "1\n", "sys/class/net/eno1/speed": "25000\n",
 		"sys/class/net/eno2/address": "02:aa:00:00:00:01\n", "sys/class/net/eno2/device/x": "", "sys/class/net/eno2/type": "1\n", "sys/class/net/eno2/bonding_slave/perm_hwaddr": "02:aa:00:00:00:02\n", "sys/class/net/eno2/speed": "-1\n",
@@ -125,7 +125,7 @@ func TestReadHost(t *testing.T) {
 		Disks: []HostDisk{
 			{Name: "nvme0n1", Serial: Measured("S6Z1", "", "sysfs"), Size: Measured(int64(1024000), "bytes", "sysfs")},
 			{Name: "sda", Serial: Measured("WD-1234", "", "sysfs"), Size: Measured(int64(2048000), "bytes", "sysfs")},
-			{Name: "sdc", Serial: Unsupported[string]("sysfs"), Size: Measured(int64(512), "bytes", "sysfs")},
+			{Name: "sdc", Serial: Measured("t10.ATA  X1", "", "sysfs"), Size: Measured(int64(512), "bytes", "sysfs")},
 			{Name: "vda", Serial: Measured("lab-disk", "", "sysfs"), Size: Measured(int64(4096), "bytes", "sysfs")},
 		},
 		NICs: []HostNIC{

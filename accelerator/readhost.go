@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
+	"unsafe"
 )
 
 // ReadHost reads the machine around the cards.
@@ -25,7 +27,7 @@ func ReadHost(r Roots) Host {
 		}
 	}
 	var err error
-	h.Disks, err = readDisks(filepath.Join(r.sys(), "block"))
+	h.Disks, err = readDisks(filepath.Join(r.sys(), "block"), r.dev())
 	note(err)
 	h.NICs, err = readNICs(filepath.Join(r.sys(), "class/net"))
 	note(err)
@@ -43,7 +45,7 @@ func nouveauLoaded(r Roots) Value[bool] {
 }
 
 // readDisks reads the disks that have a device behind them: no loop, RAM, device-mapper or md disks, no drives without a medium.
-func readDisks(dir string) ([]HostDisk, error) {
+func readDisks(dir, dev string) ([]HostDisk, error) {
 	out := []HostDisk{}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -57,7 +59,7 @@ func readDisks(dir string) ([]HostDisk, error) {
 		if hidden, err := text(filepath.Join(path, "hidden")); err == nil && hidden == "1" {
 			continue // one path of a multipath NVMe namespace
 		}
-		d := HostDisk{Name: e.Name(), Serial: diskSerial(path), Size: readValue(filepath.Join(path, "size"), "bytes", "sysfs", sectors)}
+		d := HostDisk{Name: e.Name(), Serial: diskSerial(path, filepath.Join(dev, e.Name())), Size: readValue(filepath.Join(path, "size"), "bytes", "sysfs", sectors)}
 		if d.Size.Known() && d.Size.Value == 0 {
 			continue
 		}
@@ -66,21 +68,54 @@ func readDisks(dir string) ([]HostDisk, error) {
 	return out, nil
 }
 
-// diskSerial finds the serial number where the disk's kind keeps it: virtio, NVMe, and SCSI or SATA (vital product data page 0x80, whose
-// first four bytes are a header).
-func diskSerial(path string) Value[string] {
+// diskSerial finds the serial number where the disk's kind keeps it: virtio and NVMe, SCSI and SATA (vital product data page 0x80, whose first
+// four bytes are a header), ATA by ioctl; a disk without one goes by its world-wide name. The RAM disk's agent, whose record this is compared
+// with, goes the same way.
+func diskSerial(path, node string) Value[string] {
 	for _, name := range []string{"serial", "device/serial"} {
-		if s, err := text(filepath.Join(path, name)); err == nil && s != "" {
-			return Measured(printable(s), "", "sysfs")
+		if s, err := text(filepath.Join(path, name)); err == nil && serial(s) != "" {
+			return Measured(serial(s), "", "sysfs")
 		}
 	}
-	page, err := os.ReadFile(filepath.Join(path, "device/vpd_pg80"))
-	if err == nil && len(page) > 4 {
-		if s := strings.TrimSpace(strings.Trim(string(page[4:]), "\x00")); s != "" {
-			return Measured(printable(s), "", "sysfs")
+	if page, err := os.ReadFile(filepath.Join(path, "device/vpd_pg80")); err == nil && len(page) > 4 && serial(string(page[4:])) != "" {
+		return Measured(serial(string(page[4:])), "", "sysfs")
+	}
+	if s := serial(ataSerial(node)); s != "" {
+		return Measured(s, "", "ioctl")
+	}
+	for _, name := range []string{"wwid", "device/wwid"} {
+		if s, err := text(filepath.Join(path, name)); err == nil && serial(s) != "" {
+			return Measured(serial(s), "", "sysfs")
 		}
 	}
 	return Unsupported[string]("sysfs")
+}
+
+// serial keeps what is printable of a serial number, without the blanks that pad it.
+func serial(s string) string {
+	return strings.TrimSpace(strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return -1
+		}
+		return r
+	}, s))
+}
+
+// hdioGetIdentity is HDIO_GET_IDENTITY of linux/hdreg.h: the ATA IDENTIFY block, strings in reading order.
+const hdioGetIdentity = 0x030d
+
+// ataSerial asks an ATA disk for its serial number, words 10 to 19 of IDENTIFY; "" when it is not one.
+func ataSerial(node string) string {
+	fd, err := syscall.Open(node, syscall.O_RDONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return ""
+	}
+	defer syscall.Close(fd)
+	var id [512]byte
+	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, uintptr(fd), hdioGetIdentity, uintptr(unsafe.Pointer(&id))); errno != 0 {
+		return ""
+	}
+	return string(id[20:40])
 }
 
 func sectors(s string) (int64, error) {
