@@ -44,29 +44,29 @@ check: ## what CI runs: lint, vuln, build, test, e2e
 	@.ci/stage test $(MAKE) --no-print-directory test
 	@.ci/stage e2e $(MAKE) --no-print-directory e2e
 
-e2e: build kernel lab-image mocknvml ramdisk ## order, install and validate QEMU machines (root; no KVM needed)
-	BAREYARD_QEMU=1 go test -race -count=1 -timeout $(E2E_TIMEOUT) ./lab/... ./netboot/...
+e2e: build lab-image ramdisk ## order, install and validate QEMU machines (root; no KVM needed)
+	BAREYARD_QEMU=1 go test -race -count=1 -p 1 -timeout $(E2E_TIMEOUT) ./lab/... ./netboot/...
 
-demo: deps build kernel lab-image mocknvml ramdisk ## a virtual data centre: order a machine and watch it being installed (root)
+demo: deps build lab-image ramdisk ## a virtual data centre: order a machine and watch it being installed (root)
 	bin/bareyard lab demo
 
 kernel: ## build/kernel: Debian's kernel and modules for the RAM disk
 	lab/image/kernel.sh
 
-lab-image: ## build/image: the Debian image that the lab sells
-	lab/image/build.sh
-
-mocknvml: ## build/mocknvml: a library that answers as eight cards do
+mocknvml: ## build/mocknvml: a library that answers as NVIDIA cards do
 	lab/mocknvml/build.sh
 
-ramdisk: build kernel ## build/boot: kernel and RAM disk with the agent
-	bin/bareyard ramdisk --out build/boot
+lab-image: kernel mocknvml ## build/lab-image: the Debian image that the lab installs
+	lab/image/build.sh
+
+ramdisk: build kernel ## build/ramdisk: the RAM disk with the agent
+	bin/bareyard ramdisk
 
 bench: ## benchmarks, five times each, into build/bench.txt
 	@mkdir -p build
 	go test -run '^$$' -bench . -benchmem -count 5 ./... | tee build/bench.txt
 
-bench-install: build kernel lab-image mocknvml ramdisk ## time whole installs on QEMU machines
+bench-install: build lab-image ramdisk ## time whole installs on QEMU machines
 	BAREYARD_QEMU=1 go test -run '^$$' -bench Install -benchtime 1x -count 3 -timeout $(E2E_TIMEOUT) ./lab/...
 
 fuzz: ## each fuzz target for FUZZTIME (20s)
