@@ -32,11 +32,12 @@ func (t Target) String() string { return t.Protocol + " " + displayAddress(t.Add
 
 // key names the BMC in a map: two spellings of one address are one BMC.
 func (t Target) key() string {
+	address := strings.ToLower(displayAddress(t.Address))
 	if t.Protocol == IPMI {
-		host, port := splitAddress(t.Address)
-		return IPMI + " " + net.JoinHostPort(strings.ToLower(host), port)
+		host, port := splitAddress(address)
+		return IPMI + " " + net.JoinHostPort(host, port)
 	}
-	return t.Protocol + " " + strings.ToLower(strings.TrimRight(t.Address, "/"))
+	return t.Protocol + " " + strings.TrimRight(address, "/")
 }
 
 // splitAddress splits the address of an IPMI BMC, whose port is 623 unless it says so.

@@ -26,6 +26,7 @@ type Fault struct {
 	NoPersistReset  bool  // IPMI: the flags stay valid after they were used, as the firmware never clears them
 	OperatorOnly    bool  // IPMI: the user may be at most an operator
 	RequireETag     bool  // Redfish: a PATCH without the current ETag gets 428, a wrong one 412; the ETag changes with every GET
+	StaleETags      int   // Redfish: with RequireETag, the resource changes before this many further PATCHes
 	ETagInBody      bool  // Redfish: the ETag is only in @odata.etag
 	Unauthorized    int   // Redfish: this many further requests with a token get 401, and the session is gone
 	NoBasic         bool  // Redfish: Basic authentication is refused

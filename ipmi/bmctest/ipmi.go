@@ -119,6 +119,9 @@ func (b *IPMI) Target() ipmi.Target {
 // Logins counts the attempts to log in so far: RAKP 1 messages.
 func (b *IPMI) Logins() int { return int(b.conn.logins.Load()) }
 
+// Refusals counts the requests for a session that were refused for their cipher suite.
+func (b *IPMI) Refusals() int { return int(b.conn.refused.Load()) }
+
 // Sessions counts the sessions that were opened and those that were closed by their client.
 func (b *IPMI) Sessions() (opened, closed int) {
 	b.mu.Lock()

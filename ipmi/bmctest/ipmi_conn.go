@@ -15,10 +15,11 @@ import (
 // ipmiConn plays the faults that sit below IPMI's commands: silence, refused suites, full slots and lock-outs.
 type ipmiConn struct {
 	*net.UDPConn
-	owner  *IPMI
-	logins atomic.Int64
-	failed atomic.Int64 // logins since the last that succeeded
-	lose   atomic.Int64 // replies still to lose
+	owner   *IPMI
+	logins  atomic.Int64
+	failed  atomic.Int64 // logins since the last that succeeded
+	lose    atomic.Int64 // replies still to lose
+	refused atomic.Int64
 }
 
 // ReadFrom returns the next packet that the server shall see.
@@ -61,6 +62,7 @@ func (c *ipmiConn) answer(pkt []byte, fault Fault) (types.PayloadType, []byte) {
 		}
 		switch {
 		case slices.Contains(fault.RefuseSuites, suite) || fault.OnlySuite != 0 && fault.OnlySuite != suite:
+			c.refused.Add(1)
 			r.RmcpStatusCode = types.RmcpStatusCodeInvalidAuthAlg
 		case fault.SessionsFull:
 			r.RmcpStatusCode = types.RmcpStatusCodeNoResToCreateSess

@@ -57,6 +57,8 @@ type Redfish struct {
 	most     int
 	logins   int
 	failed   int
+	resets   []string
+	ifMatch  []string
 }
 
 // Listen binds the address and returns it as host:port. Run does it where nobody did.
@@ -134,6 +136,20 @@ func (r *Redfish) Sessions() (opened, closed int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.opened, r.closed
+}
+
+// Resets lists the reset types that were asked for, also those that were refused.
+func (r *Redfish) Resets() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]string(nil), r.resets...)
+}
+
+// IfMatches lists the If-Match header of each PATCH; "" is none.
+func (r *Redfish) IfMatches() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]string(nil), r.ifMatch...)
 }
 
 // MostSessions is the largest number of sessions that were open at once.

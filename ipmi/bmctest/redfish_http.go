@@ -56,7 +56,7 @@ func (r *Redfish) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		path = rfRoot
 	}
 	req.URL.Path = path
-	if r.Faults.Now().LoginPage && !open {
+	if r.Faults.Now().LoginPage && !open && req.Method == http.MethodGet {
 		w.Header().Set("Content-Type", "text/html")
 		_, _ = w.Write([]byte("<!DOCTYPE html><html><body><form action=/login></form></body></html>"))
 		return

@@ -22,7 +22,7 @@ var rfOps = map[string]ipmi.Op{
 
 var rfResets = []string{"On", "ForceOff", "GracefulShutdown", "GracefulRestart", "ForceRestart", "Nmi", "PowerCycle", "PushPowerButton"}
 
-func (r *Redfish) resets() []string {
+func (r *Redfish) allowed() []string {
 	if t := r.Faults.Now().ResetTypes; t != nil {
 		return t
 	}
@@ -53,7 +53,7 @@ func (r *Redfish) getSystem(w http.ResponseWriter, req *http.Request) {
 	reset := doc{"target": rfSystem + "/Actions/ComputerSystem.Reset"}
 	switch fault.ResetList {
 	case "":
-		reset["ResetType@Redfish.AllowableValues"] = r.resets()
+		reset["ResetType@Redfish.AllowableValues"] = r.allowed()
 	case "actioninfo":
 		reset["@Redfish.ActionInfo"] = rfSystem + "/ResetActionInfo"
 	}
@@ -106,11 +106,22 @@ func (r *Redfish) tag() string { return fmt.Sprintf(`"%d"`, 1689255908+r.etag) }
 // matches checks If-Match, and answers the request when it does not do.
 func (r *Redfish) matches(w http.ResponseWriter, req *http.Request) bool {
 	got := req.Header.Get("If-Match")
+	stale := r.Faults.take(func(f *Fault) bool {
+		if f.StaleETags > 0 {
+			f.StaleETags--
+			return true
+		}
+		return false
+	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ifMatch = append(r.ifMatch, got)
+	if stale {
+		r.etag++
+	}
 	if !r.Faults.Now().RequireETag {
 		return true
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	switch got {
 	case "":
 		fail(w, http.StatusPreconditionRequired, "Base.1.18.PreconditionHeaderMissing", "The request needs an If-Match header.")
@@ -138,7 +149,7 @@ func (r *Redfish) booted(op ipmi.Op, wasOn bool) {
 func (r *Redfish) getActionInfo(w http.ResponseWriter, _ *http.Request) {
 	reply(w, http.StatusOK, doc{
 		"@odata.id": rfSystem + "/ResetActionInfo", "@odata.type": "#ActionInfo.v1_3_0.ActionInfo", "Id": "ResetActionInfo", "Name": "Reset Action Info",
-		"Parameters": []doc{{"Name": "ResetType", "Required": true, "DataType": "String", "AllowableValues": r.resets()}},
+		"Parameters": []doc{{"Name": "ResetType", "Required": true, "DataType": "String", "AllowableValues": r.allowed()}},
 	})
 }
 
@@ -148,8 +159,11 @@ func (r *Redfish) postReset(w http.ResponseWriter, req *http.Request) {
 		fail(w, http.StatusBadRequest, "Base.1.18.MalformedJSON", "The request body could not be parsed.")
 		return
 	}
+	r.mu.Lock()
+	r.resets = append(r.resets, in.ResetType)
+	r.mu.Unlock()
 	op, known := rfOps[in.ResetType]
-	if !known || !slices.Contains(r.resets(), in.ResetType) {
+	if !known || !slices.Contains(r.allowed(), in.ResetType) {
 		fail(w, http.StatusBadRequest, "Base.1.18.ActionParameterNotSupported", "The reset type is not supported.", "#/ResetType")
 		return
 	}
