@@ -103,7 +103,7 @@ func (c *Cluster) start(ctx context.Context) error {
 		defer cancel()
 		return errors.Join(err, c.post.stop(ctx))
 	}
-	c.log.Info("postgres is up", "version", c.bin.Major, "pid", c.post.pid(), "took", time.Since(began).Round(time.Millisecond))
+	c.log.Info("postgres is up", "socket", c.socket, "version", c.bin.Major, "pid", c.post.pid(), "took", time.Since(began).Round(time.Millisecond))
 	return nil
 }
 
