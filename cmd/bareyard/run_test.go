@@ -108,12 +108,12 @@ func TestInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(dir, "bareyard.yaml")
-	if err := os.WriteFile(file, []byte("data_dir: data\napi_listen: 127.0.0.1:1\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("data_dir: data\napi_listen: 127.0.0.1:58446\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := signal.NotifyContext(t.Context(), syscall.SIGUSR1)
 	defer stop()
-	watch := &onText{text: "msg=serving", then: func() { _ = syscall.Kill(os.Getpid(), syscall.SIGUSR1) }}
+	watch := &onText{text: "msg=ready", then: func() { _ = syscall.Kill(os.Getpid(), syscall.SIGUSR1) }}
 	if code := run(ctx, []string{"serve", "--config", file}, watch, watch, os.Getenv); code != 0 {
 		t.Errorf("exit code %d\n%s", code, watch.seen)
 	}

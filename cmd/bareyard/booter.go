@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+
+	"github.com/bareyard/bareyard/images/ramdisk"
+	"github.com/bareyard/bareyard/machine"
+	"github.com/bareyard/bareyard/netboot"
+	"github.com/bareyard/bareyard/postgres"
+	"github.com/bareyard/bareyard/provisioner"
+)
+
+// booter answers netboot's questions from the database and the engine.
+type booter struct {
+	engine *provisioner.Engine
+	db     *postgres.DB
+	prefix netip.Prefix
+	args   string
+}
+
+// Lease implements netboot.Booter.
+func (b booter) Lease(ctx context.Context, mac string) (netboot.Lease, error) {
+	m, _, err := b.db.ByMAC(ctx, mac)
+	if err != nil {
+		return netboot.Lease{}, unknown(err)
+	}
+	nic, ok := m.Hardware.NICByRole(machine.ProvisionNIC)
+	if !ok || nic.MAC != mac {
+		return netboot.Lease{}, netboot.ErrUnknown // its other ports have no business here
+	}
+	return netboot.Lease{Addr: netip.PrefixFrom(m.BootAddr, b.prefix.Bits()), Hostname: m.Name}, nil
+}
+
+// Boot implements netboot.Booter: the agent within the boot window of a job, the disk at any other time.
+func (b booter) Boot(ctx context.Context, mac string) (netboot.Boot, error) {
+	_, j, err := b.db.ByMAC(ctx, mac)
+	if err != nil {
+		return netboot.Boot{}, unknown(err)
+	}
+	if provisioner.BootWindow(j) {
+		return netboot.Boot{Kind: netboot.BootAgent, Cmdline: b.args}, nil
+	}
+	return netboot.Boot{Kind: netboot.BootDisk}, nil
+}
+
+// Archive implements netboot.Booter.
+func (b booter) Archive(ctx context.Context, mac string, from netip.Addr) ([]byte, error) {
+	file, err := b.engine.MintBoot(ctx, mac, from)
+	if errors.Is(err, provisioner.ErrDenied) {
+		return nil, netboot.ErrRefused
+	}
+	if err != nil {
+		return nil, unknown(err)
+	}
+	return ramdisk.Archive(map[string][]byte{"etc/bareyard/boot.json": file})
+}
+
+func unknown(err error) error {
+	if machine.CodeOf(err) == machine.NotFound {
+		return netboot.ErrUnknown
+	}
+	return err
+}

@@ -1,0 +1,272 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bareyard/bareyard/api"
+	"github.com/bareyard/bareyard/images"
+	"github.com/bareyard/bareyard/ipmi"
+	"github.com/bareyard/bareyard/machine"
+	"github.com/bareyard/bareyard/netboot"
+	"github.com/bareyard/bareyard/network"
+	"github.com/bareyard/bareyard/network/bridgeport"
+	"github.com/bareyard/bareyard/network/linuxedge"
+	"github.com/bareyard/bareyard/postgres"
+	"github.com/bareyard/bareyard/provisioner"
+)
+
+type serveCommand struct {
+	Config string `placeholder:"FILE" help:"Configuration file (default: /etc/bareyard/bareyard.yaml where it is there). Every key is optional."`
+	Check  bool   `help:"Read the configuration, say whether it is right, and start nothing."`
+
+	// CrashAfter makes crash tests possible: the process kills itself after so many committed transitions.
+	CrashAfter int `hidden:"" env:"BAREYARD_CRASH_AFTER"`
+}
+
+// Run reads the configuration and serves until ctx is cancelled.
+func (s *serveCommand) Run(ctx context.Context, t *terminal) error {
+	cfg, err := loadConfig(s.Config)
+	if err != nil {
+		return err
+	}
+	if s.Check {
+		_, err := fmt.Fprintln(t.out, "the configuration is right")
+		return err
+	}
+	return serve(ctx, cfg, newLogger(t.err, cfg), postgres.Tuning{AfterCommit: crashAfter(s.CrashAfter)})
+}
+
+// newLogger is the server's log as configured.
+func newLogger(w io.Writer, cfg config) *slog.Logger {
+	levels := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
+	options := &slog.HandlerOptions{Level: levels[cfg.LogLevel]}
+	if cfg.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(w, options))
+	}
+	return slog.New(slog.NewTextHandler(w, options))
+}
+
+// stopTime is how long the embedded database gets to write its last checkpoint.
+const stopTime = 30 * time.Second
+
+// workers is how many actions one server carries out at a time; most of them wait for a BMC.
+const workers = 64
+
+// serve runs the server until ctx is cancelled and returns nil, or until a part of it fails. One group owns every
+// goroutine. The database is started first and stopped last.
+func serve(ctx context.Context, cfg config, log *slog.Logger, tuning postgres.Tuning) (err error) {
+	group, ctx := errgroup.WithContext(ctx)
+	if err := os.MkdirAll(cfg.DataDir, 0o755); err != nil {
+		return fmt.Errorf("make data folder: %w", err)
+	}
+	url := cfg.DatabaseURL
+	if url == "" {
+		cluster, err := postgres.StartCluster(ctx, filepath.Join(cfg.DataDir, "postgres"), log)
+		if err != nil {
+			return err
+		}
+		defer func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
+			defer cancel()
+			if stopErr := cluster.Stop(ctx); err == nil {
+				err = stopErr
+			}
+		}()
+		url = cluster.URL()
+		group.Go(func() error { return watchCluster(ctx, cluster) })
+	}
+	seal, err := postgres.LoadSeal(filepath.Join(cfg.DataDir, "secret.key"))
+	if err != nil {
+		return err
+	}
+	db, err := postgres.Open(ctx, url, seal, log, tuning)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if err := start(ctx, group, cfg, db, log); err != nil {
+		return err
+	}
+	log.Info("ready", "api", cfg.APIListen, "socket", cfg.Socket)
+	return group.Wait()
+}
+
+// start builds the parts, joins them, and starts them in the group.
+func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.DB, log *slog.Logger) error {
+	authority, err := loadAuthority(ctx, db)
+	if err != nil {
+		return err
+	}
+	engine, err := newEngine(cfg, db, log, string(authority.certPEM))
+	if err != nil {
+		return err
+	}
+	store := &images.Store{Dir: cfg.ImageDir}
+	server := &api.Server{DB: db, Engine: engine, Images: store, Validator: cfg.Validator, Log: log, Version: version}
+	handler := server.Handler()
+
+	cert, err := authority.issue(cfg.Boot.Address, time.Now())
+	if err != nil {
+		return err
+	}
+	tlsListener, err := tls.Listen("tcp", cfg.APIListen, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12})
+	if err != nil {
+		return fmt.Errorf("listen for the API: %w", err)
+	}
+	socket, err := listenSocket(cfg.Socket)
+	if err != nil {
+		tlsListener.Close()
+		return err
+	}
+	serveHTTP(ctx, group, tlsListener, handler)
+	serveHTTP(ctx, group, socket, api.Trusted(handler))
+
+	group.Go(func() error { return server.Run(ctx) })
+	group.Go(func() error { return db.Work(ctx, workers, engine.Act) })
+	group.Go(func() error { return engine.Watch(ctx, 2*time.Second) })
+	if cfg.Boot.Interface != "" {
+		boot := &netboot.Server{
+			Booter:    booter{engine: engine, db: db, prefix: cfg.Boot.Prefix, args: cfg.Boot.KernelArgs},
+			Interface: cfg.Boot.Interface, Addr: cfg.Boot.Address, HTTPPort: cfg.Boot.HTTPPort, LoaderDir: cfg.Boot.LoaderDir,
+			KernelPath: cfg.Boot.Kernel, RAMDiskPath: cfg.Boot.RAMDisk,
+			Handlers: map[string]http.Handler{"/images/": http.StripPrefix("/images", store.Handler())},
+			Log:      log,
+		}
+		group.Go(func() error { return boot.Run(ctx) })
+	}
+	return nil
+}
+
+// newEngine joins the engine to what answers its seams.
+func newEngine(cfg config, db *postgres.DB, log *slog.Logger, ca string) (*provisioner.Engine, error) {
+	_, port, err := net.SplitHostPort(cfg.APIListen)
+	if err != nil {
+		return nil, fmt.Errorf("read api_listen: %w", err)
+	}
+	e := &provisioner.Engine{
+		Store: db, Shelf: db, Tickets: db, Power: &ipmi.Controller{Log: log}, Edge: noEdge{}, Ports: &bridgeport.Driver{Netns: cfg.Ports.Netns},
+		Agents:   "https://" + net.JoinHostPort(cfg.Boot.Address.String(), port),
+		Images:   fmt.Sprintf("http://%s/images", net.JoinHostPort(cfg.Boot.Address.String(), strconv.Itoa(int(cfg.Boot.HTTPPort)))),
+		CA:       ca,
+		BootBits: cfg.Boot.Prefix.Bits(),
+		Log:      log,
+	}
+	if cfg.Edge.Uplink != "" {
+		edge, err := linuxedge.New(linuxedge.Config{Netns: cfg.Edge.Netns, Uplink: cfg.Edge.Uplink, Downlink: cfg.Edge.Downlink, Deny: cfg.Edge.Deny})
+		if err != nil {
+			return nil, err
+		}
+		e.Edge = edge
+	}
+	return e, nil
+}
+
+// noEdge stands where no edge is configured: nothing can be exposed, so withdrawing always succeeds.
+type noEdge struct{}
+
+func (noEdge) Read(context.Context) ([]network.Port, error) { return nil, nil }
+
+func (noEdge) Apply(_ context.Context, set []network.Port, _ []string) error {
+	if len(set) > 0 {
+		return &machine.Error{Code: machine.Unavailable, Message: "no edge is configured to carry public addresses", Hint: "set edge.uplink and edge.downlink in the configuration"}
+	}
+	return nil
+}
+
+// serveHTTP serves on a listener until ctx ends. Streams end with ctx as well: they would hold up the shutdown.
+func serveHTTP(ctx context.Context, group *errgroup.Group, l net.Listener, h http.Handler) {
+	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		BaseContext: func(net.Listener) context.Context { return ctx }}
+	group.Go(func() error {
+		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve API: %w", err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		<-ctx.Done()
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+		defer cancel()
+		if err := server.Shutdown(stop); err != nil {
+			return server.Close()
+		}
+		return nil
+	})
+}
+
+// listenSocket opens the operators' socket; its mode lets in only the user that the server runs as. A socket file that
+// nobody answers on was left by a crash and is replaced.
+func listenSocket(path string) (net.Listener, error) {
+	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {
+		conn.Close()
+		return nil, &machine.Error{Code: machine.Conflict, Field: "socket", Message: fmt.Sprintf("a server answers on %s already", path), Hint: "stop it first, or give this one another data_dir"}
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("replace socket: %w", err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("listen for operators: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("protect socket: %w", err)
+	}
+	return l, nil
+}
+
+// watchCluster returns an error when the embedded database ends before ctx does.
+func watchCluster(ctx context.Context, cluster *postgres.Cluster) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-cluster.Done():
+		return &machine.Error{
+			Code:    machine.Unavailable,
+			Message: "the embedded PostgreSQL has ended",
+			Hint:    "its last words are in the log above; start bareyard again, it recovers by itself",
+		}
+	}
+}
+
+// crashAfter returns a function that kills this process when it has been called n times; nil for n = 0.
+func crashAfter(n int) func() {
+	if n <= 0 {
+		return nil
+	}
+	left := make(chan struct{}, n-1)
+	for range n - 1 {
+		left <- struct{}{}
+	}
+	return func() {
+		select {
+		case <-left:
+		default:
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // nothing after it runs
+			select {}
+		}
+	}
+}
+
+// bootAddr is what certificates are issued for when there is no provisioning network.
+func bootAddr(a netip.Addr) netip.Addr {
+	if a.IsValid() {
+		return a
+	}
+	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+}
