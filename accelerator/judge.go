@@ -299,6 +299,10 @@ func (j *judge) cards() []CardResult {
 				continue
 			}
 			at(k.Slot).Card = &k
+			if k.Fault != nil && len(j.bad[k.Slot]) == 0 { // of a card that no check asks about, since none is expected
+				at(k.Slot).Outcome = Warn
+				at(k.Slot).Problems = []string{"driver: " + printable(k.Fault.String())}
+			}
 		}
 	}
 	for slot, list := range j.bad {

@@ -245,6 +245,11 @@ func TestNoCardsExpected(t *testing.T) {
 
 	with, _ := goodMachine(1)
 	f.PCI = with.PCI
+	f.Driver = with.Driver
+	f.Driver[0].Cards[0].Fault = &Fault{Kind: FaultLost, Detail: "GPU is lost"}
+	if r = Judge(f, e, Rules{}); len(r.Cards) != 1 || r.Cards[0].Outcome != Warn || len(r.Cards[0].Problems) != 1 {
+		t.Errorf("an unexpected card that is lost: %+v", r.Cards)
+	}
 	if r = Judge(f, e, Rules{}); r.Outcome != Warn || r.Blocks() || check(t, r, "card.count").Outcome != Warn {
 		t.Errorf("an unexpected card is %s, want a warning", r.Outcome)
 	}
