@@ -3,6 +3,7 @@ package netboot
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -95,6 +96,7 @@ type fakeBooter struct {
 	boot     Boot
 	archive  []byte
 	archives int
+	failures int   // how often Archive fails before it answers
 	err      error // returned by every method when set
 }
 
@@ -128,6 +130,10 @@ func (b *fakeBooter) Archive(ctx context.Context, mac string, from netip.Addr) (
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.failures > 0 {
+		b.failures--
+		return nil, errors.New("not yet")
+	}
 	b.archives++
 	return b.archive, nil
 }
