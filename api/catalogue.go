@@ -22,7 +22,8 @@ type NewLine struct {
 	Ranges       []netip.Prefix `json:"ranges" doc:"public addresses, e.g. 203.0.113.0/24"`
 }
 
-type namePath struct {
+// NamePath is the name in a path.
+type NamePath struct {
 	Name string `path:"name" minLength:"1" maxLength:"63" pattern:"^[a-z0-9][a-z0-9._-]*$"`
 }
 
@@ -35,7 +36,7 @@ func (s *Server) catalogueRoutes(api huma.API) {
 		return &reply[[]postgres.Stocked]{list}, err
 	})
 	route(s, api, http.MethodPut, "/v1/classes/{name}", "put-class", "Define a class", func(ctx context.Context, in *struct {
-		namePath
+		NamePath
 		Body struct {
 			Description  string `json:"description,omitempty"`
 			Accelerator  string `json:"accelerator,omitempty" pattern:"^([0-9a-f]{4}:[0-9a-f]{4})?$" doc:"PCI vendor:device of its cards"`
@@ -58,7 +59,7 @@ func (s *Server) catalogueRoutes(api huma.API) {
 		return &reply[[]postgres.LineStock]{list}, err
 	})
 	route(s, api, http.MethodPut, "/v1/lines/{name}", "put-line", "Define a line and add addresses to it", func(ctx context.Context, in *struct {
-		namePath
+		NamePath
 		Body NewLine
 	}) (*struct{}, error) {
 		if err := operator(ctx); err != nil {

@@ -24,7 +24,8 @@ type NewMachine struct {
 	Admit       bool             `json:"admit,omitempty" doc:"vouch for it: straight to available, without an acceptance run"`
 }
 
-type machinePath struct {
+// MachinePath is the machine in a path.
+type MachinePath struct {
 	ID string `path:"id" doc:"id or name"`
 }
 
@@ -56,7 +57,7 @@ func (s *Server) machineRoutes(api huma.API) {
 	})
 	for verb, ev := range map[string]machine.Event{"park": machine.Park, "unpark": machine.Unpark, "retire": machine.Retire, "admit": machine.Admit, "quarantine": machine.Quarantine} {
 		route(s, api, http.MethodPost, "/v1/machines/{id}/"+verb, verb+"-machine", "An operator's decision: "+verb, func(ctx context.Context, in *struct {
-			machinePath
+			MachinePath
 			Body struct {
 				Reason string `json:"reason" minLength:"3"`
 			}
@@ -100,7 +101,7 @@ func (s *Server) machineRoutes(api huma.API) {
 }
 
 func (s *Server) machineRoute(api huma.API, method, suffix, id, summary string, fn func(context.Context, machine.Machine) error) {
-	route(s, api, method, "/v1/machines/{id}"+suffix, id, summary, func(ctx context.Context, in *machinePath) (*reply[machine.Machine], error) {
+	route(s, api, method, "/v1/machines/{id}"+suffix, id, summary, func(ctx context.Context, in *MachinePath) (*reply[machine.Machine], error) {
 		if err := operator(ctx); err != nil {
 			return nil, err
 		}

@@ -23,7 +23,8 @@ type NewOrder struct {
 	Months    int      `json:"months,omitempty" doc:"length of the term; one if left out"`
 }
 
-type orderPath struct {
+// OrderPath is the order in a path.
+type OrderPath struct {
 	ID string `path:"id"`
 }
 
@@ -63,7 +64,7 @@ func (s *Server) orderRoutes(api huma.API) {
 		return s.Engine.Release(ctx, o.ID)
 	})
 	route(s, api, http.MethodPost, "/v1/orders/{id}/reinstall", "reinstall-order", "Put an image on the machine; erases the system disk", func(ctx context.Context, in *struct {
-		orderPath
+		OrderPath
 		Body struct {
 			Image    string `json:"image"`
 			Consent  string `json:"consent" doc:"the machine's hostname, typed"`
@@ -78,7 +79,7 @@ func (s *Server) orderRoutes(api huma.API) {
 		return &reply[machine.Order]{o}, err
 	})
 	route(s, api, http.MethodPost, "/v1/orders/{id}/power", "power-order", "Switch the machine on, off, or off and on", func(ctx context.Context, in *struct {
-		orderPath
+		OrderPath
 		Body struct {
 			Op string `json:"op" enum:"on,off,cycle"`
 		}
@@ -89,7 +90,7 @@ func (s *Server) orderRoutes(api huma.API) {
 		}
 		return nil, s.Engine.SetPower(ctx, o.ID, in.Body.Op)
 	})
-	route(s, api, http.MethodGet, "/v1/orders/{id}/jobs", "list-order-jobs", "Jobs of an order, newest first", func(ctx context.Context, in *orderPath) (*reply[[]machine.Job], error) {
+	route(s, api, http.MethodGet, "/v1/orders/{id}/jobs", "list-order-jobs", "Jobs of an order, newest first", func(ctx context.Context, in *OrderPath) (*reply[[]machine.Job], error) {
 		o, err := s.ownOrder(ctx, in.ID)
 		if err != nil {
 			return nil, err
@@ -97,7 +98,7 @@ func (s *Server) orderRoutes(api huma.API) {
 		list, err := s.DB.Jobs(ctx, "", o.ID)
 		return &reply[[]machine.Job]{list}, err
 	})
-	route(s, api, http.MethodGet, "/v1/orders/{id}/report", "order-report", "The newest validation report of an order's machine", func(ctx context.Context, in *orderPath) (*reply[json.RawMessage], error) {
+	route(s, api, http.MethodGet, "/v1/orders/{id}/report", "order-report", "The newest validation report of an order's machine", func(ctx context.Context, in *OrderPath) (*reply[json.RawMessage], error) {
 		o, err := s.ownOrder(ctx, in.ID)
 		if err != nil {
 			return nil, err
@@ -116,7 +117,7 @@ func (s *Server) orderRoutes(api huma.API) {
 }
 
 func (s *Server) orderRoute(api huma.API, method, suffix, id, summary string, fn func(context.Context, machine.Order) (machine.Order, error)) {
-	route(s, api, method, "/v1/orders/{id}"+suffix, id, summary, func(ctx context.Context, in *orderPath) (*reply[machine.Order], error) {
+	route(s, api, method, "/v1/orders/{id}"+suffix, id, summary, func(ctx context.Context, in *OrderPath) (*reply[machine.Order], error) {
 		o, err := s.ownOrder(ctx, in.ID)
 		if err != nil {
 			return nil, err
