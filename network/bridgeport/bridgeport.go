@@ -1,4 +1,12 @@
-// Package bridgeport opens and closes a machine's provisioning port where it is a port of a Linux bridge.
+// Package bridgeport opens and closes the ports of Linux bridges, which are the switch ports of the lab's machines.
+//
+// It works by the port's name, in nftables, so that a port stays as it was set while QEMU comes and goes with its tap
+// device: the bridge's own port state, its isolation flag and a link that is down end with the device, and the kernel opens
+// a port by itself when its carrier returns. No VLAN is needed.
+//
+// Every port that was ever set is a machine's port. A closed one passes no frame either way, and an open one no frame to
+// another machine's port. Ports that were never set, such as the controller's, are left alone. A driver for hardware
+// switches is another package; nothing here was tried on one.
 package bridgeport
 
 import (
@@ -6,95 +14,114 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 
+	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/bareyard/bareyard/machine"
+	"github.com/bareyard/bareyard/network/namespace"
 )
 
-// Driver drives the bridge ports of one network namespace. It keeps no state: what is open is what the kernel says.
-// Hardware switches need drivers of their own, which cannot be tested without them.
+// Driver sets the ports of all bridges in one network namespace. It keeps nothing in memory.
 type Driver struct {
-	Netns string // name as in `ip netns`; "" is the current one
+	Netns string // as in `ip netns`; "" is the current one
 }
 
-// Set opens a port, or closes it as `shutdown` does on a switch: no frame passes either way. An open port is isolated:
-// machines reach the controller, whose port is not, and never each other. Setting what is set already changes nothing.
+// Set opens or closes a port. A port that is not there is closed all the same, for when it comes; to open it is a NotFound
+// error, as then no machine would ever be heard and somebody has written down another name.
 func (d *Driver) Set(ctx context.Context, port string, open bool) error {
-	verb := "close"
-	if open {
-		verb = "open"
-	}
-	if err := d.set(ctx, port, open); err != nil {
-		return fmt.Errorf("%s port %s: %w", verb, port, err)
-	}
-	return nil
-}
-
-func (d *Driver) set(ctx context.Context, port string, open bool) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	h, link, err := d.find(port)
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	if !open {
-		return h.LinkSetDown(link)
-	}
-	// isolated first: it must not be open to its neighbours for a moment
-	if err := h.LinkSetIsolated(link, true); err != nil {
-		return fmt.Errorf("isolate from other machines: %w", err)
-	}
-	return h.LinkSetUp(link)
-}
-
-// Open reports whether a port is open.
-func (d *Driver) Open(_ context.Context, port string) (bool, error) {
-	h, link, err := d.find(port)
-	if err != nil {
-		return false, fmt.Errorf("read port %s: %w", port, err)
-	}
-	defer h.Close()
-	return link.Attrs().Flags&net.FlagUp != 0, nil
-}
-
-// find returns a bridge port and the netlink handle that reaches it.
-func (d *Driver) find(port string) (*netlink.Handle, netlink.Link, error) {
-	at := netns.None()
-	if d.Netns != "" {
-		var err error
-		if at, err = netns.GetFromName(d.Netns); err != nil {
-			return nil, nil, &machine.Error{Code: machine.Unavailable, Field: "ports.netns", Message: fmt.Sprintf("no network namespace %s: %v", d.Netns, err),
-				Hint: "see `ip netns`; is the configuration right?"}
+	return d.change(ctx, port, func(ns *namespace.Namespace, s *state) error {
+		if open {
+			if err := present(ns, port); err != nil {
+				return err
+			}
 		}
-		defer at.Close()
-	}
-	h, err := handle(at)
+		s.ports[port] = open
+		return nil
+	})
+}
+
+// present checks that a port is one of a bridge.
+func present(ns *namespace.Namespace, port string) error {
+	h, err := netlink.NewHandleAt(ns.Handle(), unix.NETLINK_ROUTE)
 	if err != nil {
-		return nil, nil, fmt.Errorf("open netlink: %w", err)
+		return fmt.Errorf("open route socket: %w", err)
 	}
+	defer h.Close()
 	link, err := h.LinkByName(port)
 	var missing netlink.LinkNotFoundError
 	switch {
 	case errors.As(err, &missing):
-		err = &machine.Error{Code: machine.NotFound, Message: "no such device", Hint: "correct the port in the machine's record; see `ip link`"}
-	case err == nil && link.Attrs().MasterIndex == 0:
-		err = &machine.Error{Code: machine.Invalid, Message: "it is not a port of a bridge", Hint: "correct the port in the machine's record; see `bridge link`"}
+		return &machine.Error{Code: machine.NotFound, Field: "port", Message: "there is no port " + port, Hint: "correct the port in the machine's record; see `bridge link`"}
+	case err != nil:
+		return fmt.Errorf("find port %s: %w", port, err)
+	case link.Attrs().MasterIndex == 0:
+		return &machine.Error{Code: machine.NotFound, Field: "port", Message: port + " is not a port of a bridge", Hint: "correct the port in the machine's record; see `bridge link`"}
 	}
-	if err != nil {
-		h.Close()
-		return nil, nil, err
-	}
-	return h, link, nil
+	return nil
 }
 
-func handle(at netns.NsHandle) (*netlink.Handle, error) {
-	if at.IsOpen() {
-		return netlink.NewHandleAt(at, unix.NETLINK_ROUTE)
+// Pin lets only frames from this MAC address in at a port, or from any when mac is "". Between machines on one segment it is
+// what keeps one from sending with the MAC and IP address of another, which no router behind the bridge can tell.
+func (d *Driver) Pin(ctx context.Context, port, mac string) error {
+	var hw net.HardwareAddr
+	if mac != "" {
+		var err error
+		if hw, err = net.ParseMAC(mac); err != nil || len(hw) != 6 {
+			return &machine.Error{Code: machine.Invalid, Field: "mac", Message: fmt.Sprintf("%q is not a MAC address", mac), Hint: "write it as 52:54:00:12:34:56"}
+		}
 	}
-	return netlink.NewHandle(unix.NETLINK_ROUTE)
+	return d.change(ctx, port, func(_ *namespace.Namespace, s *state) error {
+		if hw == nil {
+			delete(s.pins, port)
+		} else {
+			s.pins[port] = hw.String()
+		}
+		return nil
+	})
+}
+
+// Read returns, for each port that was ever set, whether it is open.
+func (d *Driver) Read(ctx context.Context) (map[string]bool, error) {
+	var ports map[string]bool
+	err := d.with(ctx, namespace.Shared, func(_ *namespace.Namespace, c *nftables.Conn) error {
+		s, err := read(c)
+		if err == nil {
+			ports = s.ports
+		}
+		return err
+	})
+	return ports, err
+}
+
+func (d *Driver) change(ctx context.Context, port string, f func(*namespace.Namespace, *state) error) error {
+	if port == "" || len(port) >= unix.IFNAMSIZ || strings.ContainsAny(port, "/ \t\n\x00") {
+		return &machine.Error{Code: machine.Invalid, Field: "port", Message: fmt.Sprintf("%q is not the name of a port", port), Hint: "see `bridge link`"}
+	}
+	return d.with(ctx, namespace.Exclusive, func(ns *namespace.Namespace, c *nftables.Conn) error {
+		s, err := read(c)
+		if err != nil {
+			return err
+		}
+		if err := f(ns, s); err != nil {
+			return err
+		}
+		return s.write(c)
+	})
+}
+
+func (d *Driver) with(ctx context.Context, how namespace.Lock, f func(*namespace.Namespace, *nftables.Conn) error) (err error) {
+	ns, err := namespace.Open(ctx, d.Netns, how)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ns.Close()) }()
+	c, err := ns.Nftables()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.CloseLasting()) }()
+	return f(ns, c)
 }

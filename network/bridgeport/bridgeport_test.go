@@ -2,100 +2,152 @@ package bridgeport_test
 
 import (
 	"fmt"
-	"os"
-	"os/exec"
-	"strings"
+	"maps"
+	"sync"
 	"testing"
 
 	"github.com/bareyard/bareyard/machine"
 	"github.com/bareyard/bareyard/network/bridgeport"
 )
 
-// ip runs iproute2.
-func ip(t *testing.T, args ...string) string {
-	t.Helper()
-	out, err := exec.Command("ip", args...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("ip %s: %v: %s (needs root and iproute2)", strings.Join(args, " "), err, out)
+func TestOpenAndClosed(t *testing.T) {
+	l := newLab(t)
+	l.plug("ctl")
+	l.plug("m1")
+	l.plug("m2")
+	l.reads(map[string]bool{})
+	l.passes("ctl", "m1", nil, true)
+
+	l.set("m1", false)
+	l.set("m2", true)
+	l.reads(map[string]bool{"m1": false, "m2": true})
+	for _, c := range []struct {
+		from, to string
+		want     bool
+	}{{"m1", "ctl", false}, {"ctl", "m1", false}, {"m1", "m2", false}, {"m2", "m1", false}, {"m2", "ctl", true}, {"ctl", "m2", true}} {
+		l.passes(c.from, c.to, nil, c.want)
 	}
-	return string(out)
+
+	l.set("m1", true)
+	l.passes("m1", "ctl", nil, true)
+	l.passes("ctl", "m1", nil, true)
+	l.passes("m1", "m2", nil, false) // open, and still apart
+	l.passes("m2", "m1", nil, false)
+
+	l.set("m1", true) // again
+	l.set("m2", false)
+	l.set("m2", false)
+	l.reads(map[string]bool{"m1": true, "m2": false})
+	l.passes("m2", "ctl", nil, false)
+	l.passes("m1", "ctl", nil, true)
 }
 
-// fabric is a bridge with the controller and two machines on it, each in a namespace of its own.
-func fabric(t *testing.T) (ns string, reaches func(from, to string) bool) {
-	t.Helper()
-	id := fmt.Sprintf("bp%d", os.Getpid())
-	ns = id + "-fabric"
-	add := func(name string) {
-		ip(t, "netns", "add", name)
-		t.Cleanup(func() { ip(t, "netns", "del", name) })
-		ip(t, "-n", name, "link", "set", "lo", "up")
-	}
-	add(ns)
-	ip(t, "-n", ns, "link", "add", "br0", "type", "bridge")
-	ip(t, "-n", ns, "link", "set", "br0", "up")
-	addrs := map[string]string{}
-	for i, who := range []string{"ctl", "m1", "m2"} {
-		host := id + "-" + who
-		add(host)
-		ip(t, "-n", ns, "link", "add", who, "type", "veth", "peer", "name", "eth0", "netns", host)
-		ip(t, "-n", ns, "link", "set", who, "master", "br0")
-		addrs[who] = fmt.Sprintf("10.99.7.%d", i+1)
-		ip(t, "-n", host, "addr", "add", addrs[who]+"/24", "dev", "eth0")
-		ip(t, "-n", host, "link", "set", "eth0", "up")
-	}
-	ip(t, "-n", ns, "link", "set", "ctl", "up")
-	return ns, func(from, to string) bool {
-		return exec.Command("ip", "netns", "exec", id+"-"+from, "ping", "-c1", "-W1", addrs[to]).Run() == nil
-	}
+// TestClosedToTheHost checks the bridge's own device, on which a controller may live.
+func TestClosedToTheHost(t *testing.T) {
+	l := newLab(t)
+	l.plug("m1")
+	l.run("-n", l.ns, "addr", "add", "10.99.0.1/24", "dev", "br0")
+	l.set("m1", false)
+	l.hears("m1", false)
+	l.set("m1", true)
+	l.hears("m1", true)
 }
 
-func TestSet(t *testing.T) {
-	ns, reaches := fabric(t)
-	d := &bridgeport.Driver{Netns: ns}
-	set := func(port string, open bool) {
+// TestPortOutlivesItsDevice takes the tap device away and brings it back, as QEMU does from power-off to power-on. A port
+// that the kernel would open by itself, with its carrier, must stay closed.
+func TestPortOutlivesItsDevice(t *testing.T) {
+	l := newLab(t)
+	l.set("m1", false) // before it was ever there
+	l.plug("ctl")
+	l.plug("m1")
+	l.passes("m1", "ctl", nil, false)
+	for range 2 {
+		l.taps["m1"].unplug()
+		l.reads(map[string]bool{"m1": false})
+		l.plug("m1")
+		l.passes("m1", "ctl", nil, false)
+		l.passes("ctl", "m1", nil, false)
+	}
+	l.run("-n", l.ns, "link", "set", "m1", "down")
+	l.run("-n", l.ns, "link", "set", "m1", "up")
+	l.passes("m1", "ctl", nil, false)
+	l.set("m1", true)
+	l.passes("m1", "ctl", nil, true)
+	l.passes("ctl", "m1", nil, true)
+}
+
+func TestPin(t *testing.T) {
+	l := newLab(t)
+	l.plug("ctl")
+	l.plug("m1")
+	l.set("m1", true)
+	other := []byte{2, 0, 0, 0, 9, 0x77}
+	l.passes("m1", "ctl", other, true)
+	pin := func(mac string) {
 		t.Helper()
-		for range 2 { // twice is as good as once
-			if err := d.Set(t.Context(), port, open); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if got, err := d.Open(t.Context(), port); err != nil || got != open {
-			t.Fatalf("port %s reads open=%t, %v; want %t", port, got, err, open)
+		if err := l.driver().Pin(t.Context(), "m1", mac); err != nil {
+			t.Fatal(err)
 		}
 	}
-	set("m1", false)
-	set("m2", false)
-	if reaches("m1", "ctl") || reaches("ctl", "m1") {
-		t.Error("frames pass a closed port")
+	pin("02:00:00:00:09:02")
+	l.passes("m1", "ctl", other, false)
+	l.passes("m1", "ctl", nil, true)
+	l.passes("ctl", "m1", nil, true)
+	l.set("m1", false)
+	l.set("m1", true) // the pin stays
+	l.passes("m1", "ctl", other, false)
+	pin("02:00:00:00:09:77")
+	l.passes("m1", "ctl", other, true)
+	l.passes("m1", "ctl", nil, false)
+	pin("")
+	l.passes("m1", "ctl", nil, true)
+	l.reads(map[string]bool{"m1": true})
+}
+
+func TestRefuses(t *testing.T) {
+	l := newLab(t)
+	for _, port := range []string{"", "sixteen-letters-", "a b", "a/b"} {
+		if err := l.driver().Set(t.Context(), port, false); machine.CodeOf(err) != machine.Invalid {
+			t.Errorf("port %q: %v, want invalid", port, err)
+		}
 	}
-	set("m1", true)
-	set("m2", true)
-	if !reaches("m1", "ctl") || !reaches("ctl", "m2") {
-		t.Error("an open port does not reach the controller")
+	for _, port := range []string{"nope", "br0"} {
+		if err := l.driver().Set(t.Context(), port, true); machine.CodeOf(err) != machine.NotFound {
+			t.Errorf("open %s: %v, want not found", port, err)
+		}
 	}
-	if reaches("m1", "m2") {
-		t.Error("machines reach each other on the provisioning network")
+	l.reads(map[string]bool{})
+	if err := l.driver().Pin(t.Context(), "m1", "m1"); machine.CodeOf(err) != machine.Invalid {
+		t.Errorf("pin to a name: %v, want invalid", err)
 	}
-	set("m1", false)
-	if reaches("m1", "ctl") {
-		t.Error("frames pass a port that was closed again")
-	}
-	if !reaches("m2", "ctl") {
-		t.Error("closing one port closed another")
+	if err := (&bridgeport.Driver{Netns: "nope"}).Set(t.Context(), "m1", false); machine.CodeOf(err) != machine.Unavailable {
+		t.Errorf("no such namespace: %v, want unavailable", err)
 	}
 }
 
-func TestErrors(t *testing.T) {
-	ns, _ := fabric(t)
-	d := &bridgeport.Driver{Netns: ns}
-	if err := d.Set(t.Context(), "nothing", true); machine.CodeOf(err) != machine.NotFound {
-		t.Errorf("a port that is not there: %v", err)
+// TestMany has several servers set ports at once, more than fit into one netlink attribute.
+func TestMany(t *testing.T) {
+	l := newLab(t)
+	var mu sync.Mutex
+	want := map[string]bool{}
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			for j := range 150 {
+				port := fmt.Sprintf("m%d", 150*i+j)
+				if err := l.driver().Set(t.Context(), port, false); err != nil {
+					t.Errorf("close %s: %v", port, err)
+					return
+				}
+				mu.Lock()
+				want[port] = false
+				mu.Unlock()
+			}
+		})
 	}
-	if err := d.Set(t.Context(), "lo", true); machine.CodeOf(err) != machine.Invalid {
-		t.Errorf("a device that is no bridge port: %v", err)
-	}
-	if err := (&bridgeport.Driver{Netns: ns + "x"}).Set(t.Context(), "m1", true); machine.CodeOf(err) != machine.Unavailable {
-		t.Errorf("a namespace that is not there: %v", err)
+	wg.Wait()
+	got, err := l.driver().Read(t.Context())
+	if err != nil || len(want) != 600 || !maps.Equal(got, want) {
+		t.Errorf("%d ports are closed of %d (%v)", len(got), len(want), err)
 	}
 }

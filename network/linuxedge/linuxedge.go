@@ -25,6 +25,7 @@ import (
 
 	"github.com/bareyard/bareyard/machine"
 	"github.com/bareyard/bareyard/network"
+	"github.com/bareyard/bareyard/network/namespace"
 )
 
 // Config says where an edge is.
@@ -63,7 +64,7 @@ func New(cfg Config) (*Edge, error) {
 
 // Read returns the ports as the kernel has them. A port of which anything is missing or different has Mode "".
 func (e *Edge) Read(ctx context.Context) ([]network.Port, error) {
-	s, err := open(ctx, e.cfg, shared)
+	s, err := open(ctx, e.cfg, namespace.Shared)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +89,7 @@ func (e *Edge) Read(ctx context.Context) ([]network.Port, error) {
 // Counters returns what the classes have delivered. When the kernel was interrupted while it dumped them there is an error
 // rather than a sample that is not to be billed.
 func (e *Edge) Counters(ctx context.Context) ([]network.Counter, error) {
-	s, err := open(ctx, e.cfg, shared)
+	s, err := open(ctx, e.cfg, namespace.Shared)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +118,7 @@ func (e *Edge) Apply(ctx context.Context, set []network.Port, remove []string) e
 			return err
 		}
 	}
-	s, err := open(ctx, e.cfg, exclusive)
+	s, err := open(ctx, e.cfg, namespace.Exclusive)
 	if err != nil {
 		return err
 	}

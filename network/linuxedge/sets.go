@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	mathbits "math/bits"
 	"net"
 	"net/netip"
 	"slices"
@@ -206,11 +207,17 @@ func (s *session) readSets(st *state) error {
 
 // decode turns elements into records.
 func (st *state) decode() {
-	byMinor := map[uint16]string{}
+	var all []record
 	for e := range st.sets[setPorts] {
-		r, err := parseRecord(net.HardwareAddr(e.key).String(), e.comment)
-		if err != nil || byMinor[r.minor] != "" || st.records[r.Machine].minor != 0 {
-			continue
+		if r, err := parseRecord(net.HardwareAddr(e.key).String(), e.comment); err == nil {
+			all = append(all, r)
+		}
+	}
+	slices.SortFunc(all, func(a, b record) int { return cmp.Or(cmp.Compare(b.epoch, a.epoch), cmp.Compare(a.MAC, b.MAC)) })
+	byMinor := map[uint16]string{}
+	for _, r := range all {
+		if byMinor[r.minor] != "" || st.records[r.Machine].minor != 0 {
+			continue // two of a machine or a class: the newer counts
 		}
 		byMinor[r.minor] = r.Machine
 		st.records[r.Machine] = r
@@ -231,29 +238,51 @@ func (st *state) decode() {
 			own(e.value, netip.PrefixFrom(a, 32))
 		}
 	}
+	var ends []string
 	for e := range st.sets[setDown6] {
-		if a, ok := netip.AddrFromSlice([]byte(e.key)); ok && !e.intervalEnd {
-			if p, ok := st.span(a); ok {
-				own(e.value, p)
-			}
+		if e.intervalEnd {
+			ends = append(ends, e.key)
+		}
+	}
+	slices.Sort(ends)
+	for e := range st.sets[setDown6] {
+		if p, ok := span(e.key, ends); ok && !e.intervalEnd {
+			own(e.value, p)
 		}
 	}
 }
 
-// span returns the prefix that begins at a in the down map of IPv6: the longest whose end is there too.
-func (st *state) span(a netip.Addr) (netip.Prefix, bool) {
-	for bits := 128; bits >= 0; bits-- {
-		p := netip.PrefixFrom(a, bits)
-		if p != p.Masked() {
+// span returns the prefix that begins at an address and ends before the next end.
+func span(first string, ends []string) (netip.Prefix, bool) {
+	i, _ := slices.BinarySearch(ends, first+"\x00") // one past first at the earliest
+	a, ok := netip.AddrFromSlice([]byte(first))
+	if !ok || i == len(ends) || len(ends[i]) != len(first) {
+		return netip.Prefix{}, false
+	}
+	// The bits in which the first and the last address agree are the prefix.
+	bits := 0
+	for j, end := 0, before(ends[i]); j < len(first); j++ {
+		if x := first[j] ^ end[j]; x != 0 {
+			bits += mathbits.LeadingZeros8(x)
 			break
 		}
-		first, last := bounds(p)
-		pair := interval(first, last, "")
-		if len(pair) == 2 && st.sets[setDown6][pair[1]] {
-			return p, true
+		bits += 8
+	}
+	p := netip.PrefixFrom(a, bits)
+	from, to := bounds(p)
+	return p, from == first && to == before(ends[i])
+}
+
+// before returns the key that precedes another.
+func before(key string) string {
+	b := []byte(key)
+	for i := len(b) - 1; i >= 0; i-- {
+		b[i]--
+		if b[i] != 0xff {
+			break
 		}
 	}
-	return netip.Prefix{}, false
+	return string(b)
 }
 
 // perMessage is how many elements fit into one netlink attribute, whose length has 16 bits.
@@ -267,7 +296,8 @@ func (s *session) commit(st *state, records map[string]record) error {
 		want[name] = e
 	}
 	sets := map[string]*nftables.Set{}
-	for _, set := range definitions(table) {
+	for i, set := range definitions(table) {
+		set.ID = uint32(i + 1) // counts within the transaction; without one the library takes it from a global that it does not lock
 		sets[set.Name] = set
 		if err := s.nft.AddSet(set, nil); err != nil {
 			return fmt.Errorf("define nftables set %s: %w", set.Name, err)

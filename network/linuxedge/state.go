@@ -87,13 +87,14 @@ const stray hop = 1
 
 // state is what the kernel holds.
 type state struct {
-	records map[string]record // by machine
-	sets    map[string]elements
-	guarded bool // the forward chain is there, and drops by default
-	classes [2]map[uint16]class
-	roots   [2]bool               // the root queue is our HTB
-	neighs  map[netip.Addr]string // permanent entries of the downlink: next hop to MAC
-	routes  map[netip.Prefix]hop  // of our protocol
+	records  map[string]record // by machine
+	sets     map[string]elements
+	guarded  bool // the forward chain is there, and drops by default
+	classes  [2]map[uint16]class
+	squatted [2]bool               // the root queue has our handle, but is another
+	roots    [2]bool               // the root queue is our HTB
+	neighs   map[netip.Addr]string // permanent entries of the downlink: next hop to MAC
+	routes   map[netip.Prefix]hop  // of our protocol
 }
 
 func (st *state) classed(minor uint16) bool {
@@ -275,7 +276,7 @@ func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
 
 // prepare brings about what all ports share, except for the nftables rules, which commit writes.
 func (s *session) prepare(st *state) error {
-	if err := s.inside(func() error { return write(s.sysctls()) }); err != nil {
+	if err := s.ns.Do(func() error { return write(s.sysctls()) }); err != nil {
 		return err
 	}
 	if err := s.gateways(); err != nil {

@@ -30,6 +30,12 @@ func (s *session) root(st *state, side side) error {
 		return nil
 	}
 	link := s.links[side].Attrs()
+	if st.squatted[side] { // our handle, but not as we want it, and neither default nor kind of a root can be changed
+		old := &netlink.GenericQdisc{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: link.Index, Handle: rootID(), Parent: netlink.HANDLE_ROOT}}
+		if err := s.rt.QdiscDel(old); err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("delete foreign queue of %s: %w", link.Name, err)
+		}
+	}
 	q := netlink.NewHtb(netlink.QdiscAttrs{LinkIndex: link.Index, Handle: rootID(), Parent: netlink.HANDLE_ROOT})
 	if err := s.rt.QdiscReplace(q); err != nil {
 		return fmt.Errorf("put HTB on %s: %w", link.Name, err)
@@ -47,9 +53,12 @@ func (s *session) readClasses(st *state, side side) error {
 		return err
 	}
 	for _, q := range qdiscs {
-		if htb, ok := q.(*netlink.Htb); ok && q.Attrs().Parent == netlink.HANDLE_ROOT && q.Attrs().Handle == rootID() && htb.Defcls == 0 {
-			st.roots[side] = true
+		if q.Attrs().Parent != netlink.HANDLE_ROOT || q.Attrs().Handle != rootID() {
+			continue
 		}
+		htb, ok := q.(*netlink.Htb)
+		st.roots[side] = ok && htb.Defcls == 0
+		st.squatted[side] = !st.roots[side]
 	}
 	if !st.roots[side] {
 		return nil

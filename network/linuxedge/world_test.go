@@ -85,9 +85,12 @@ func newWorld(t *testing.T, tenants int) *world {
 	w.ip(w.edge, "link set up0 address "+uplinkMAC, "addr add 192.0.2.2/24 dev up0", "addr add 2001:db8:ffff::2/64 dev up0 nodad", "route add default via "+inet4, "route add default via "+inet6)
 	w.veth(w.mgmt, "eth0", w.edge, "mgmt0")
 	w.ip(w.mgmt, "addr add 10.99.0.2/24 dev eth0", "route add default via 10.99.0.1")
-	w.ip(w.edge, "addr add 10.99.0.1/24 dev mgmt0", "link add down0 type bridge", "link set down0 up")
+	w.ip(w.edge, "addr add 10.99.0.1/24 dev mgmt0", "link add down0 address 02:00:00:00:01:03 type bridge")
+	w.sysctl(w.edge, "net.ipv6.conf.down0.accept_dad=0")
+	w.listenUDP(w.inet, ":4001") // where the tests' frames go, or each would be answered with an ICMP error
 	for i := 1; i <= tenants; i++ {
 		w.tenant(i)
+		w.listenUDP(w.tenants[i-1].ns, ":4001")
 	}
 	return w
 }
