@@ -152,7 +152,7 @@ func TestH03OneCardInTrouble(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.faults, func(t *testing.T) {
 			r, bus := mock(t, 5, "2329", c.faults)
-			r.Deadline, r.Parallel = 3*time.Second, 5
+			r.Deadline, r.Parallel = 12*time.Second, 5 // only the hang takes it; the others need time on a busy machine
 			d := r.Read(t.Context(), bus)
 			if d.Fault != nil || len(d.Cards) != 5 {
 				t.Fatalf("%+v", d)
@@ -200,9 +200,8 @@ func TestDriverInTrouble(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			r, bus := mock(t, 2, "2329", c.faults, c.cflags...)
-			r.Deadline = 2 * time.Second
-			if c.name == "talks without end" {
-				r.Deadline = 20 * time.Second
+			if c.name == "hangs" {
+				r.Deadline = 2 * time.Second
 			}
 			d := r.Read(t.Context(), bus)
 			if d.Fault == nil || d.Fault.Kind != c.kind || !strings.Contains(d.Fault.Detail, c.detail) {

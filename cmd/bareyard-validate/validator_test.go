@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"net/http"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -49,7 +48,7 @@ func (s *script) words() []string {
 }
 
 // runScript runs a validator against a script in a bubble of time; its reading takes some.
-func runScript(t *testing.T, s *script, reading time.Duration, blocks bool) (err error, took time.Duration) {
+func runScript(t *testing.T, s *script, reading time.Duration, blocks bool) (took time.Duration, err error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -70,7 +69,7 @@ func runScript(t *testing.T, s *script, reading time.Duration, blocks bool) (err
 		err = v.run(t.Context())
 		took = time.Since(start)
 	})
-	return err, took
+	return took, err
 }
 
 func TestConversation(t *testing.T) {
@@ -99,7 +98,7 @@ func TestConversation(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			s := &script{answers: c.answers}
-			if err, _ := runScript(t, s, c.reading, false); err != nil {
+			if _, err := runScript(t, s, c.reading, false); err != nil {
 				t.Error(err)
 			}
 			if got := s.words(); !slices.Equal(got, c.said) {
@@ -112,7 +111,7 @@ func TestConversation(t *testing.T) {
 // A machine that fails is a result, not a failure of the validator.
 func TestBadMachineIsDone(t *testing.T) {
 	s := &script{answers: []any{validate, finish}}
-	if err, _ := runScript(t, s, time.Second, true); err != nil {
+	if _, err := runScript(t, s, time.Second, true); err != nil {
 		t.Fatal(err)
 	}
 	r := s.said[1]
@@ -135,7 +134,7 @@ func TestGivesUp(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			s := &script{answers: c.answers}
-			err, took := runScript(t, s, time.Second, false)
+			took, err := runScript(t, s, time.Second, false)
 			if err == nil || took < c.min || took > c.max {
 				t.Errorf("%v after %v", err, took)
 			}
@@ -153,7 +152,7 @@ func TestGivesUp(t *testing.T) {
 
 func TestWaitsASecondBetweenPolls(t *testing.T) {
 	s := &script{answers: []any{wait, wait, wait, finish}}
-	if err, took := runScript(t, s, 0, false); err != nil || took != 3*time.Second {
+	if took, err := runScript(t, s, 0, false); err != nil || took != 3*time.Second {
 		t.Errorf("%v after %v", err, took)
 	}
 }
@@ -163,7 +162,7 @@ func TestInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	v := &validator{log: slog.New(slog.DiscardHandler), post: func(context.Context, machine.Report) (machine.Instruction, error) {
 		cancel()
-		return machine.Instruction{}, &http.ProtocolError{ErrorString: "down"}
+		return machine.Instruction{}, errors.New("down")
 	}}
 	if err := v.run(ctx); !errors.Is(err, context.Canceled) {
 		t.Error(err)
