@@ -121,9 +121,14 @@ func (s *Sender) Run(ctx context.Context) error {
 		case errors.Is(err, os.ErrDeadlineExceeded):
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("read router solicitation: %w", err)
+		case err != nil: // the link went down
+			log.Debug("read router solicitation", "err", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
 		default:
-			// Somebody asks, or the socket reports that the link went down. The answer goes to all nodes. Asking
-			// costs nothing, so there is at most one answer each 100 ms.
+			// The answer goes to all nodes. Asking costs nothing, so there is at most one answer each 100 ms.
 			if soon := last.Add(100 * time.Millisecond); soon.Before(due) {
 				due = soon
 			}
