@@ -139,7 +139,11 @@ func (l *logLines) line(s string) {
 	if !ok {
 		severity, msg = "", s
 	}
-	l.log.Log(context.Background(), logLevel(severity), msg, "severity", severity)
+	level := logLevel(severity)
+	if strings.HasSuffix(msg, "is starting up") { // what awaitReady hears until it is
+		level = slog.LevelDebug
+	}
+	l.log.Log(context.Background(), level, msg, "severity", severity)
 }
 
 // logLevel maps PostgreSQL's severities. An ERROR went to the client that caused it, who answers for it; a FATAL ends one connection.

@@ -86,14 +86,36 @@ func labChecks() []check {
 		{name: "UEFI firmware", packages: "ovmf", look: file("/usr/share/OVMF/OVMF_CODE_4M.fd", "")},
 		{name: "BIOS", packages: "seabios", look: file("/usr/share/seabios/bios-256k.bin", "")},
 		{name: "boot ROMs", packages: "ipxe-qemu", look: file("/usr/lib/ipxe/qemu/pxe-virtio.rom", "")},
-		{name: "ip", packages: "iproute2", look: program("ip")},
+		{name: "loaders", packages: "ipxe", look: file("/usr/lib/ipxe/undionly.kpxe", "")},
 		{name: "nsenter", packages: "util-linux", look: program("nsenter")},
 		{name: "ipmi_sim", packages: "openipmi", look: program("ipmi_sim")},
-		{name: "mmdebstrap", packages: "mmdebstrap debian-archive-keyring", look: program("mmdebstrap")},
+		{name: "image tools", packages: imagePackages, look: imageTools},
 		{name: "/dev/net/tun", look: file("/dev/net/tun", "modprobe tun")},
 		{name: "/dev/kvm", optional: "machines are emulated, some ten times slower", look: file("/dev/kvm", "modprobe kvm_intel or kvm_amd")},
 		{name: "8 GiB memory", optional: "start fewer machines at once", look: func() (string, error) { return memory(8 << 30) }},
 	}
+}
+
+// imagePackages bring what lab/image/build.sh makes the lab's image with.
+const imagePackages = "mmdebstrap debian-archive-keyring e2fsprogs mtools gdisk zstd cpio kmod grub-common grub-pc-bin grub-efi-amd64-signed shim-signed"
+
+// imageTools looks for what lab/image/build.sh makes the lab's image with.
+func imageTools() (string, error) {
+	var lacking []string
+	for _, name := range []string{"mmdebstrap", "mke2fs", "mformat", "sgdisk", "zstd", "cpio", "depmod", "grub-mkimage"} {
+		if _, err := exec.LookPath(name); err != nil {
+			lacking = append(lacking, name)
+		}
+	}
+	for _, path := range []string{"/usr/lib/grub/i386-pc/boot.img", "/usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed", "/usr/lib/shim/shimx64.efi.signed"} {
+		if _, err := os.Stat(path); err != nil {
+			lacking = append(lacking, path)
+		}
+	}
+	if len(lacking) > 0 {
+		return "", fmt.Errorf("no %s", strings.Join(lacking, ", "))
+	}
+	return "all there", nil
 }
 
 // embedded looks for what the private PostgreSQL needs.

@@ -67,39 +67,54 @@ const stopTime = 30 * time.Second
 // workers is how many actions one server carries out at a time; most of them wait for a BMC.
 const workers = 64
 
-// serve runs the server until ctx is cancelled and returns nil, or until a part of it fails. One group owns every
-// goroutine. The database is started first and stopped last.
-func serve(ctx context.Context, cfg config, log *slog.Logger, tuning postgres.Tuning) (err error) {
-	group, ctx := errgroup.WithContext(ctx)
+// serve runs the server until ctx is cancelled and returns nil, or until a part of it fails. The database is started first and stopped
+// last.
+func serve(ctx context.Context, cfg config, log *slog.Logger, tuning postgres.Tuning) error {
 	if err := os.MkdirAll(cfg.DataDir, 0o755); err != nil {
 		return fmt.Errorf("make data folder: %w", err)
 	}
-	url := cfg.DatabaseURL
-	if url == "" {
-		cluster, err := postgres.StartCluster(ctx, filepath.Join(cfg.DataDir, "postgres"), log)
-		if err != nil {
-			return err
-		}
-		defer func() {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
-			defer cancel()
-			if stopErr := cluster.Stop(ctx); err == nil {
-				err = stopErr
-			}
-		}()
-		url = cluster.URL()
-		group.Go(func() error { return watchCluster(ctx, cluster) })
+	if cfg.DatabaseURL != "" {
+		return unlessAsked(ctx, serveFrom(ctx, cfg.DatabaseURL, cfg, log, tuning))
 	}
+	cluster, err := postgres.StartCluster(ctx, filepath.Join(cfg.DataDir, "postgres"), log)
+	if err != nil {
+		return unlessAsked(ctx, err)
+	}
+	group, parts := errgroup.WithContext(ctx)
+	group.Go(func() error { return watchCluster(parts, cluster) })
+	group.Go(func() error { return serveFrom(parts, cluster.URL(), cfg, log, tuning) })
+	err = unlessAsked(ctx, group.Wait())
+
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
+	defer cancel()
+	return errors.Join(err, cluster.Stop(stopping))
+}
+
+// unlessAsked drops the error of something that was called off because we were asked to end.
+func unlessAsked(ctx context.Context, err error) error {
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// serveFrom runs everything that needs a database. One group owns every goroutine, and none of them is left when it returns.
+func serveFrom(ctx context.Context, databaseURL string, cfg config, log *slog.Logger, tuning postgres.Tuning) error {
 	seal, err := postgres.LoadSeal(filepath.Join(cfg.DataDir, "secret.key"))
 	if err != nil {
 		return err
 	}
-	db, err := postgres.Open(ctx, url, seal, log, tuning)
+	db, err := postgres.Open(ctx, databaseURL, seal, log, tuning)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	group, ctx := errgroup.WithContext(ctx)
 	if err := start(ctx, group, cfg, db, log); err != nil {
+		cancel()
+		_ = group.Wait() // what was started already only says that it was cancelled
 		return err
 	}
 	log.Info("ready", "api", cfg.APIListen, "socket", cfg.Socket)
