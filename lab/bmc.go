@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"os"
 	"os/exec"
 	"path/filepath"
 
@@ -12,7 +13,11 @@ import (
 	"github.com/bareyard/bareyard/machine"
 )
 
-const bmcUser = "admin"
+const (
+	bmcUser    = "admin"
+	simulators = "sim"          // folder of everything that ipmi_sim writes
+	simSocket  = "chassis.sock" // what bmctest.OpenIPMI calls it
+)
 
 // simulator is what the BMCs of ipmi/bmctest have in common.
 type simulator interface {
@@ -73,11 +78,18 @@ func (l *Lab) simulator(m *Machine, b *bmc) (simulator, error) {
 		}
 		return &bmctest.Redfish{Addr: addr(443), TLS: true, Certificate: cert, User: bmcUser, Password: b.password, Chassis: m, Faults: b.faults, Log: log}, nil
 	case OpenIPMI:
-		return &bmctest.OpenIPMI{Addr: addr(623), User: bmcUser, Password: b.password, Chassis: m, Faults: b.faults, Log: log, Start: l.startInBMCs}, nil
+		dir := simDir(l.cfg.Dir, m.Name())
+		if err := os.RemoveAll(dir); err != nil { // one that was killed left its socket
+			return nil, fmt.Errorf("clear folder of ipmi_sim: %w", err)
+		}
+		return &bmctest.OpenIPMI{Addr: addr(623), User: bmcUser, Password: b.password, Chassis: m, Faults: b.faults, Log: log, Dir: dir, Start: l.startInBMCs}, nil
 	default:
 		return &bmctest.IPMI{Addr: addr(623), User: bmcUser, Password: b.password, Chassis: m, Faults: b.faults, Log: log}, nil
 	}
 }
+
+// simDir is where the ipmi_sim of a machine has its files. It holds a socket, so its path is short.
+func simDir(dir, name string) string { return filepath.Join(dir, simulators, name) }
 
 // startInBMCs starts a command of a BMC in the BMCs' namespace, to die with this process.
 func (l *Lab) startInBMCs(cmd *exec.Cmd) error {

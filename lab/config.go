@@ -101,9 +101,6 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Dir, err = filepath.Abs(c.Dir); err != nil {
 		return c, fmt.Errorf("find state directory: %w", err)
 	}
-	if path := filepath.Join(c.Dir, controlSocket); len(path) > maxSocketPath {
-		return c, invalid("dir", "socket path %s is longer than %d bytes: choose a shorter directory", path, maxSocketPath)
-	}
 	if len(c.Machines) == 0 {
 		c.Machines = DefaultMachines()
 	}
@@ -123,6 +120,17 @@ func (c Config) withDefaults() (Config, error) {
 		}
 	}
 	c.Machines = machines
+	sockets := []string{filepath.Join(c.Dir, controlSocket), filepath.Join(c.Dir, serverSocket)}
+	for _, m := range machines {
+		if m.BMC == OpenIPMI {
+			sockets = append(sockets, filepath.Join(simDir(c.Dir, m.Name), simSocket))
+		}
+	}
+	for _, path := range sockets {
+		if len(path) > maxSocketPath {
+			return c, invalid("dir", "socket path %s is longer than %d bytes: choose a shorter directory", path, maxSocketPath)
+		}
+	}
 	if c.Server != nil {
 		s, err := c.Server.withDefaults()
 		if err != nil {

@@ -67,7 +67,7 @@ func TestServerConfig(t *testing.T) {
 func TestMachines(t *testing.T) {
 	cfg, err := Config{Dir: "/var/lib/lab", Machines: []MachineConfig{
 		{},
-		{Name: "big", Firmware: machine.UEFI, BMC: Redfish, Bus: NVMe, Order: []Device{FromDisk}},
+		{Name: "big", Firmware: machine.UEFI, BMC: Redfish, Bus: NVMe, Order: []Device{FromDisk}, Cards: 3, Absent: 1},
 	}}.withDefaults()
 	if err != nil {
 		t.Fatal(err)

@@ -210,8 +210,8 @@ func Down(ctx context.Context, dir string, purge bool) error {
 			return err
 		}
 	}
-	for _, file := range []string{controlSocket, serverSocket, pidFile} {
-		if err := os.Remove(filepath.Join(dir, file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	for _, file := range []string{controlSocket, serverSocket, simulators, pidFile} { // the pid file last: it names the lab
+		if err := os.RemoveAll(filepath.Join(dir, file)); err != nil {
 			return fmt.Errorf("remove what is left: %w", err)
 		}
 	}

@@ -8,8 +8,11 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 
+	"github.com/bareyard/bareyard/lab/fakecard"
 	"github.com/bareyard/bareyard/machine"
 )
 
@@ -64,11 +67,18 @@ func Start(ctx context.Context, cfg Config) (_ *Lab, err error) {
 	if err := l.wire(plans); err != nil {
 		return nil, err
 	}
+	cards, err := cardEmulator(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
 	for _, p := range plans {
 		if err := p.prepare(); err != nil {
 			return nil, err
 		}
 		m := &Machine{plan: p, net: l.Network, qemu: cfg.QEMU, starter: l.starter}
+		if p.Cards > 0 {
+			m.qemu = cards
+		}
 		l.machines = append(l.machines, m)
 		b, err := l.startBMC(ctx, m)
 		if err != nil {
@@ -82,6 +92,26 @@ func Start(ctx context.Context, cfg Config) (_ *Lab, err error) {
 		}
 	}
 	return l, nil
+}
+
+// cardEmulator makes the emulator whose edu device is a card, when a machine has cards.
+func cardEmulator(ctx context.Context, cfg Config) (string, error) {
+	if !slices.ContainsFunc(cfg.Machines, func(m MachineConfig) bool { return m.Cards > 0 }) {
+		return "", nil
+	}
+	original, err := exec.LookPath(cfg.QEMU)
+	if err != nil {
+		return "", fmt.Errorf("make fake cards: %w", err)
+	}
+	// Patch wants the program itself, which Debian may have behind a link.
+	if original, err = filepath.EvalSymlinks(original); err != nil {
+		return "", fmt.Errorf("make fake cards: %w", err)
+	}
+	path := filepath.Join(cfg.Dir, "qemu-with-cards")
+	if err := fakecard.Patch(ctx, original, path); err != nil {
+		return "", fmt.Errorf("make fake cards: %w", err)
+	}
+	return path, nil
 }
 
 // own takes the lab's name for this process. The kernel gives it back when the process ends, however it ends; so whatever
@@ -155,7 +185,7 @@ func requirements(cfg Config) error {
 	need := map[string]string{cfg.QEMU: "qemu-system-x86", "nsenter": "util-linux"}
 	for _, m := range cfg.Machines {
 		if m.BMC == OpenIPMI {
-			need["ipmi_sim"] = "openipmi"
+			need["ipmi_sim"], need["curl"] = "openipmi", "curl"
 		}
 		if m.Firmware == machine.UEFI {
 			need[ovmfCode], need[ovmfVars] = "ovmf", "ovmf"

@@ -12,6 +12,7 @@ import (
 
 	"github.com/bareyard/bareyard/ipmi"
 	"github.com/bareyard/bareyard/ipmi/bmctest"
+	"github.com/bareyard/bareyard/lab/fakecard"
 )
 
 // Machine is a QEMU machine of the lab. It is on while its process runs, so that a guest that shuts itself down is off.
@@ -190,6 +191,9 @@ func (m *Machine) launch(ctx context.Context) (*vm, error) {
 	// The command outlives ctx, which is for the operation alone.
 	cmd := m.net.Command(context.WithoutCancel(ctx), Fabric, m.qemu, m.arguments(acceleration(), m.order())...)
 	cmd.ExtraFiles = []*os.File{theirs} // becomes descriptor 3: qmpFD
+	if m.Cards > 0 {
+		cmd.Env = append(os.Environ(), fakecard.Env()...)
+	}
 	proc, err := m.starter.start(cmd, m.qemuLog())
 	if err != nil {
 		ours.Close()

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"path/filepath"
 
+	"github.com/bareyard/bareyard/lab/fakecard"
 	"github.com/bareyard/bareyard/machine"
 )
 
@@ -71,6 +72,11 @@ func (p plan) vars() string      { return filepath.Join(p.dir, "efivars.fd") }
 
 // record is what an operator enrols: the machine as it was sold, absent cards included.
 func (p plan) record() machine.Machine {
+	var cards []machine.Accelerator
+	for i := range p.Cards {
+		// Firmware numbers the buses behind root ports in their order.
+		cards = append(cards, machine.Accelerator{Slot: fmt.Sprintf("0000:%02x:00.0", i+1), Vendor: fakecard.Vendor, Device: fakecard.Device})
+	}
 	return machine.Machine{
 		Name:     p.Name,
 		Site:     "lab",
@@ -89,6 +95,7 @@ func (p plan) record() machine.Machine {
 				{Serial: p.systemSerial(), Size: p.SystemSize, Role: machine.SystemDisk},
 				{Serial: p.dataSerial(), Size: p.DataSize, Role: machine.DataDisk},
 			},
+			Accelerators: cards,
 		},
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/bareyard/bareyard/lab/fakecard"
 	"github.com/bareyard/bareyard/machine"
 )
 
@@ -72,6 +73,10 @@ func (p plan) arguments(accel []string, order []Device) []string {
 			// Zeroes punch holes, so that erasing a disk costs no more than what is on it.
 			"-drive", fmt.Sprintf("if=none,id=drive%d,format=raw,discard=unmap,detect-zeroes=unmap,cache=writeback,file=%s", i, option(d.file)),
 			"-device", fmt.Sprintf("%s,id=disk%d,drive=drive%d,addr=%#x,serial=%s%s", driver, i, i, 4+i, d.serial, boot))
+	}
+	if p.Cards > 0 {
+		// Cards come last on the bus, so that the absent ones are the last of the record.
+		args = append(args, fakecard.Args(p.Cards-p.Absent)...)
 	}
 	return args
 }

@@ -14,12 +14,16 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/bareyard/bareyard/ipmi"
 	"github.com/bareyard/bareyard/ipmi/bmctest"
+	"github.com/bareyard/bareyard/lab/fakecard"
 	"github.com/bareyard/bareyard/machine"
 )
 
@@ -369,4 +373,65 @@ func TestGuestPowersOff(t *testing.T) {
 	if on, err := m.Power(t.Context()); on || err != nil || m.Starts() != 2 {
 		t.Errorf("on = %v, %v, after %d starts", on, err, m.Starts())
 	}
+}
+
+// The cards of a machine are on its bus where its record says, all but the absent one.
+func TestCards(t *testing.T) {
+	needQEMU(t)
+	for _, c := range []struct {
+		firmware machine.Firmware
+		sign     string
+	}{{machine.BIOS, bootMarker}, {machine.UEFI, signOVMFPXE}} {
+		t.Run(string(c.firmware), func(t *testing.T) {
+			l := startLab(t, Config{Name: testName(t, "q"), Machines: []MachineConfig{
+				{Firmware: c.firmware, Cards: 8, Absent: 1, Order: []Device{FromDisk, FromNetwork}}}})
+			m := l.Machine("n1")
+			bootSector(t, m, sayAndHalt)
+			if err := m.SetPower(t.Context(), ipmi.OpOn); err != nil {
+				t.Fatal(err)
+			}
+			log := &console{m: m}
+			waitLong(t, firmwareTime, "the firmware to be done", func() bool { return strings.Contains(log.since(), c.sign) })
+			got := cardsOnBus(t, m)
+			want := l.Inventory()[0].Machine.Hardware.Accelerators
+			if len(want) != 8 {
+				t.Errorf("%d cards in the record, want all 8 that were sold", len(want))
+			}
+			if diff := cmp.Diff(want[:7], got); diff != "" {
+				t.Errorf("cards (-record +bus):\n%s", diff)
+			}
+		})
+	}
+}
+
+// cardsOnBus asks QEMU what the firmware made of the bus.
+func cardsOnBus(t *testing.T, m *Machine) []machine.Accelerator {
+	t.Helper()
+	type device struct {
+		Bus, Slot, Function int
+		ID                  struct{ Vendor, Device int }
+		Bridge              struct{ Devices []device } `json:"pci_bridge"`
+	}
+	var buses []struct{ Devices []device }
+	if err := m.current().qmp.do(t.Context(), "query-pci", nil, &buses); err != nil {
+		t.Fatal(err)
+	}
+	var cards []machine.Accelerator
+	var walk func([]device)
+	walk = func(ds []device) {
+		for _, d := range ds {
+			if a := (machine.Accelerator{
+				Slot:   fmt.Sprintf("0000:%02x:%02x.%d", d.Bus, d.Slot, d.Function),
+				Vendor: fmt.Sprintf("%04x", d.ID.Vendor), Device: fmt.Sprintf("%04x", d.ID.Device),
+			}); a.Vendor == fakecard.Vendor {
+				cards = append(cards, a)
+			}
+			walk(d.Bridge.Devices)
+		}
+	}
+	for _, b := range buses {
+		walk(b.Devices)
+	}
+	slices.SortFunc(cards, func(a, b machine.Accelerator) int { return strings.Compare(a.Slot, b.Slot) })
+	return cards
 }
