@@ -139,11 +139,12 @@ func parseMinor(t *testing.T, hex string) uint16 {
 }
 
 // nobodyUnshaped checks that each address in the maps has a class on either device, and that the box forwards only with its
-// guard up.
-func (w *world) nobodyUnshaped() {
+// guard up. It returns how many addresses it has seen.
+func (w *world) nobodyUnshaped() int {
 	w.t.Helper()
 	rules, classes, forwards := w.kernel()
-	for _, m := range elementRE.FindAllStringSubmatch(rules, -1) {
+	elements := elementRE.FindAllStringSubmatch(rules, -1)
+	for _, m := range elements {
 		n := parseMinor(w.t, m[1])
 		if minor := n<<8 | n>>8; !classes[0][minor] || !classes[1][minor] {
 			w.t.Fatalf("class 1:%x is mapped to but is not on both devices: %v\n%s", minor, classes, rules)
@@ -152,6 +153,7 @@ func (w *world) nobodyUnshaped() {
 	if forwards && !strings.Contains(rules, "hook forward priority filter; policy drop;") {
 		w.t.Fatalf("forwards without a guard:\n%s", rules)
 	}
+	return len(elements)
 }
 
 // nothingLeft checks, with the system's own tools, that the kernel holds nothing beyond the wanted ports.

@@ -63,7 +63,10 @@ func TestDriftIsRepaired(t *testing.T) {
 		"PolicyAccept":    {"nft chain inet bareyard forward { policy accept ; }", false},
 		"RecordGone":      {"nft delete element inet bareyard ports { 02:00:00:00:02:01 }", true},
 		"RecordDamaged":   {"nft delete element inet bareyard ports { 02:00:00:00:02:01 }\nnft add element inet bareyard ports { 02:00:00:00:02:01 comment \"m1 on\" }", true},
-		"RecordTwice":     {"nft add element inet bareyard ports { 02:00:00:00:02:77 comment \"m1 on 1:10 1/1 1\" }", false},
+		"RecordTwice":     {"nft add element inet bareyard ports { 02:00:00:00:02:77 comment \"m1 on 1:10 1000/1000 1\" }", false},
+		"RecordAbsurd":    {"nft add element inet bareyard ports { 02:00:00:00:02:77 comment \"m7 on 1:77 1000/0 1\" }", false},
+		"ReceiverAbsurd":  {"nft add element inet bareyard down4 { 224.0.0.1 : 1000:100 }", false},
+		"ReceiverMore":    {"nft add element inet bareyard down4 { 203.0.113.99 : 1000:100 }", true},
 		"SenderGone":      {"nft delete element inet bareyard up4 { 02:00:00:00:02:01 . 203.0.113.1 }", true},
 		"SenderForeign":   {"nft add element inet bareyard up4 { 02:00:00:00:02:66 . 203.0.113.66 : 1000:100 }", false},
 		"Senders6Gone":    {"nft flush map inet bareyard up6", true},
@@ -115,7 +118,9 @@ func TestDriftIsRepaired(t *testing.T) {
 			if got := w.snapshot(); got != fresh {
 				t.Errorf("not repaired:\n%s", lineDiff(fresh, got))
 			}
-			w.nobodyUnshaped()
+			if n := w.nobodyUnshaped(); n != 9 { // two ports with IPv4 and IPv6 in each direction, one blackhole in one
+				t.Errorf("%d addresses in the maps, want 9", n)
+			}
 		})
 	}
 }
@@ -154,7 +159,9 @@ func TestMoves(t *testing.T) {
 			w := w.in(t)
 			w.reconcile(a, b)
 			w.nothingLeft([]network.Port{a, b})
-			w.nobodyUnshaped()
+			if n := w.nobodyUnshaped(); n != 9 { // two ports with IPv4 and IPv6 in each direction, one blackhole in one
+				t.Errorf("%d addresses in the maps, want 9", n)
+			}
 		})
 	}
 	swap("Addresses", func() { a.Addrs, b.Addrs = b.Addrs, a.Addrs })

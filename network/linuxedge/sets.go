@@ -228,6 +228,10 @@ func (st *state) decode() {
 		}
 		id := binary.NativeEndian.Uint32([]byte(value))
 		if r, ok := st.records[byMinor[uint16(id)]]; ok && id == classID(r.minor) {
+			one := r.Port
+			if one.Addrs = []netip.Prefix{p}; one.Validate() != nil {
+				return // an address that no port can have
+			}
 			r.Addrs = append(r.Addrs, p)
 			slices.SortFunc(r.Addrs, netip.Prefix.Compare)
 			st.records[r.Machine] = r

@@ -63,10 +63,14 @@ func parseRecord(mac, comment string) (record, error) {
 	if err := errors.Join(err1, err2, err3, err4); err != nil || !ok || !ok2 || r.Machine == "" {
 		return record{}, fmt.Errorf("record of %s is damaged: %q", mac, comment)
 	}
-	if m < firstMinor || m > lastMinor {
-		return record{}, fmt.Errorf("record of %s has a class out of range: %q", mac, comment)
-	}
 	r.minor, r.UpKbit, r.DownKbit, r.epoch = uint16(m), u, d, epoch
+	switch {
+	case m < firstMinor || m > lastMinor, !slices.Contains(network.Modes(), r.Mode), r.comment() != comment:
+		return record{}, fmt.Errorf("record of %s is not ours: %q", mac, comment)
+	}
+	if err := errors.Join(network.ValidateKbit("up_kbit", u), network.ValidateKbit("down_kbit", d)); err != nil {
+		return record{}, fmt.Errorf("record of %s: %w", mac, err)
+	}
 	return r, nil
 }
 
