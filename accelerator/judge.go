@@ -23,6 +23,7 @@ func Judge(f Facts, expect machine.Expect, rules Rules) Report {
 	}
 	checks := []Check{j.cardCount(), j.cardIdentity(), j.cardBus(), j.cardDriver(), j.cardAnswers()}
 	checks = append(checks, j.cardState()...)
+	j.withoutDriver(checks)
 	checks = append(checks, j.kernelLog(), j.nouveau())
 	checks = append(checks, j.host()...)
 	r := Report{
@@ -33,6 +34,19 @@ func Judge(f Facts, expect machine.Expect, rules Rules) Report {
 		r.Drivers = append(r.Drivers, DriverNote{Vendor: d.Vendor, Version: d.Version, Fault: d.Fault})
 	}
 	return r
+}
+
+// withoutDriver makes what only a driver can answer optional when the image brings none: its customer installs one later,
+// and the machine must not be held for it. What the bus says is judged all the same.
+func (j *judge) withoutDriver(checks []Check) {
+	if !j.expect.NoDriver || j.driver == nil || j.driver.Fault == nil || j.driver.Fault.Kind != FaultAbsent {
+		return
+	}
+	for i := range checks {
+		if checks[i].Outcome == Skip {
+			checks[i].Required = false
+		}
+	}
 }
 
 // placed returns the cards with a fault on each that answers without saying where it is: it could not be told from another.
@@ -210,6 +224,9 @@ func (j *judge) cardDriver() Check {
 		return c
 	case j.driver.Fault != nil:
 		c.Outcome, c.Summary = faultOutcome(j.driver.Fault), "the driver does not answer"
+		if j.driver.Fault.Kind == FaultAbsent && j.expect.NoDriver {
+			c.Outcome, c.Required = Warn, false
+		}
 		if j.driver.Fault.Kind == FaultAbsent {
 			c.Summary = "no driver: its library is not installed"
 			c.Action = "choose an image that brings the driver for these cards"

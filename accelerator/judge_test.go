@@ -95,6 +95,10 @@ func TestJudge(t *testing.T) {
 		{"no driver", func(f *Facts, _ *machine.Expect) {
 			f.Driver = []Driver{{Vendor: "10de", Fault: &Fault{Kind: FaultAbsent, Detail: "libnvidia-ml.so.1: cannot open"}}}
 		}, "card.driver", Fail, true, "no driver: its library is not installed"},
+		{"no driver, and the image brings none", func(f *Facts, e *machine.Expect) {
+			e.NoDriver = true
+			f.Driver = []Driver{{Vendor: "10de", Fault: &Fault{Kind: FaultAbsent, Detail: "libnvidia-ml.so.1: cannot open"}}}
+		}, "card.driver", Warn, false, "no driver: its library is not installed"},
 		{"driver hangs", func(f *Facts, _ *machine.Expect) {
 			f.Driver = []Driver{{Vendor: "10de", Fault: &Fault{Kind: FaultHang, Detail: "no answer in 20s"}}}
 		}, "card.driver", Fail, true, "hang"},

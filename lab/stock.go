@@ -56,7 +56,7 @@ func Stock(ctx context.Context, c *apiclient.Client, records []Record, imageFile
 		return &machine.Error{Code: machine.NotFound, Message: fmt.Sprintf("no image: %v", err), Hint: "build it with: make lab-image"}
 	}
 	defer f.Close()
-	if _, err := c.ImportImage(ctx, apiclient.Upload{Name: "debian-12", DefaultUser: "debian"}, f); err != nil {
+	if _, err := c.ImportImage(ctx, apiclient.Upload{Name: "debian-12", DefaultUser: "debian", Driver: true}, f); err != nil {
 		return fmt.Errorf("import image: %w", err)
 	}
 	return nil

@@ -76,6 +76,7 @@ type Job struct {
 
 	Image       string `json:"image,omitempty"`
 	ImageDigest string `json:"image_digest,omitempty"`
+	Driver      bool   `json:"driver"`    // the image brings the accelerators' driver: validation asks it
 	WipeData    bool   `json:"wipe_data"` // data disks too: a new customer, or asked for in as many words
 
 	Progress Progress        `json:"progress"`

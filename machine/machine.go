@@ -142,6 +142,7 @@ type Image struct {
 	DefaultUser string    `json:"default_user"` // the account that gets the customer's SSH key
 	BIOS        bool      `json:"bios"`         // boots under BIOS
 	UEFI        bool      `json:"uefi"`         // boots under UEFI
+	Driver      bool      `json:"driver"`       // brings the accelerators' driver
 	Created     time.Time `json:"created"`
 }
 

@@ -79,6 +79,7 @@ type Expect struct {
 	Accelerators []Accelerator `json:"accelerators"` // as recorded
 	CardID       string        `json:"card_id"`      // PCI vendor:device of the class
 	Count        int           `json:"count"`        // cards of the class
+	NoDriver     bool          `json:"no_driver"`    // the image brings no driver: the bus alone is judged
 	MACs         []string      `json:"macs"`
 	Disks        []Disk        `json:"disks"`
 }

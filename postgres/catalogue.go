@@ -39,7 +39,7 @@ func (db *DB) PutClass(ctx context.Context, c machine.Class) error {
 		c.Name, c.Description, c.Accelerator, c.Count, c.MonthlyPrice, c.Currency)
 }
 
-const imageColumns = `name, digest, size, default_user, bios, uefi, created`
+const imageColumns = `name, digest, size, default_user, bios, uefi, driver, created`
 
 // Image implements provisioner.Shelf.
 func (db *DB) Image(ctx context.Context, name string) (machine.Image, error) {
@@ -54,9 +54,9 @@ func (db *DB) Images(ctx context.Context) ([]machine.Image, error) {
 
 // PutImage inserts an image or gives a name new content. Orders and jobs keep the digest that they were placed with.
 func (db *DB) PutImage(ctx context.Context, i machine.Image) error {
-	return db.exec(ctx, "write image", `INSERT INTO image (name, digest, size, default_user, bios, uefi) VALUES ($1,$2,$3,$4,$5,$6)
-		ON CONFLICT (name) DO UPDATE SET digest=$2, size=$3, default_user=$4, bios=$5, uefi=$6, created=now()`,
-		i.Name, i.Digest, i.Size, i.DefaultUser, i.BIOS, i.UEFI)
+	return db.exec(ctx, "write image", `INSERT INTO image (name, digest, size, default_user, bios, uefi, driver) VALUES ($1,$2,$3,$4,$5,$6,$7)
+		ON CONFLICT (name) DO UPDATE SET digest=$2, size=$3, default_user=$4, bios=$5, uefi=$6, driver=$7, created=now()`,
+		i.Name, i.Digest, i.Size, i.DefaultUser, i.BIOS, i.UEFI, i.Driver)
 }
 
 // DigestsInUse lists the digests of all images that the catalogue names or a running job writes.

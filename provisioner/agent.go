@@ -155,8 +155,8 @@ func (e *Engine) judge(w *Work, r machine.Report) (failure error, fatal bool) {
 		w.Job.Result = r.Result
 		w.note("disk."+string(r.Step), "%s", describeErasures(proofs))
 	case machine.StepValidate:
-		var rep accelerator.Report
-		if err := json.Unmarshal(r.Result, &rep); err != nil {
+		rep, err := accelerator.DecodeReport(r.Result)
+		if err != nil {
 			return fmt.Errorf("read validation report: %w", err), false
 		}
 		w.Job.Result = r.Result

@@ -43,6 +43,7 @@ func (e *Engine) instruct(w *Work, role Role) (machine.Instruction, error) {
 		in.Configure = c
 	case machine.StepValidate:
 		in.Expect = expect(w.Machine.Hardware)
+		in.Expect.NoDriver = !w.Job.Driver
 	}
 	if slices.Contains([]machine.StepName{machine.StepWrite, machine.StepVerify, machine.StepConfigure}, step.Name) {
 		d, ok := w.Machine.Hardware.SystemDisk()

@@ -119,7 +119,7 @@ func (e *Engine) take(ctx context.Context, w *Work, image machine.Image) error {
 	}
 	m.OrderID, w.Order.MachineID = w.Order.ID, m.ID
 	return e.startJob(w, machine.ProvisionJob, func(j *machine.Job) {
-		j.Image, j.ImageDigest, j.WipeData = w.Order.Image, w.Order.ImageDigest, true
+		j.Image, j.ImageDigest, j.Driver, j.WipeData = w.Order.Image, w.Order.ImageDigest, image.Driver, true
 	})
 }
 
@@ -244,7 +244,7 @@ func (e *Engine) Reinstall(ctx context.Context, orderID, imageName, consent stri
 			return err
 		}
 		return e.startJob(w, machine.ReinstallJob, func(j *machine.Job) {
-			j.Image, j.ImageDigest, j.WipeData = image.Name, image.Digest, wipeData
+			j.Image, j.ImageDigest, j.Driver, j.WipeData = image.Name, image.Digest, image.Driver, wipeData
 		})
 	})
 }

@@ -51,7 +51,7 @@ type seedFile struct {
 // fetchValidator runs once in the installed OS: it fetches the validator over the provisioning port, which is closed
 // at hand-over. The token is read from a file, never from the command line.
 const fetchValidator = `set -eu
-cd /run/bareyard
+cd /var/lib/bareyard
 for i in $(seq 1 120); do
   curl -fsS --max-time 60 --cacert ca.pem -H @header -o validate "$1/agent/v1/validator" && break
   sleep 1
@@ -67,12 +67,12 @@ func Seed(m machine.Machine, j machine.Job, o machine.Order, opt SeedOptions) (m
 	user := cloudConfig{Hostname: o.Hostname, Keys: o.SSHKeys, DisableRoot: &no, SSHPassword: &no}
 	vendor := cloudConfig{
 		Files: []seedFile{
-			{Path: "/run/bareyard/ca.pem", Permissions: "0644", Content: opt.CA},
-			{Path: "/run/bareyard/token", Permissions: "0600", Content: opt.Token},
-			{Path: "/run/bareyard/header", Permissions: "0600", Content: "Authorization: Bearer " + opt.Token + "\n"},
-			{Path: "/run/bareyard/fetch", Permissions: "0700", Content: fetchValidator},
+			{Path: "/var/lib/bareyard/ca.pem", Permissions: "0644", Content: opt.CA},
+			{Path: "/var/lib/bareyard/token", Permissions: "0600", Content: opt.Token},
+			{Path: "/var/lib/bareyard/header", Permissions: "0600", Content: "Authorization: Bearer " + opt.Token + "\n"},
+			{Path: "/var/lib/bareyard/fetch", Permissions: "0700", Content: fetchValidator},
 		},
-		Run: [][]string{{"sh", "-c", "setsid -f sh /run/bareyard/fetch \"$0\" >/run/bareyard/log 2>&1 </dev/null", opt.Agents}},
+		Run: [][]string{{"sh", "-c", "setsid -f sh /var/lib/bareyard/fetch \"$0\" >/var/lib/bareyard/log 2>&1 </dev/null", opt.Agents}},
 	}
 	public, ok := m.Hardware.NICByRole(machine.PublicNIC)
 	if !ok {

@@ -159,11 +159,12 @@ type Upload struct {
 	DigestOf    string // "downloaded" or "written"
 	Format      string // "raw", "qcow2", or empty
 	DefaultUser string
+	Driver      bool // it brings the accelerators' driver
 }
 
 // ImportImage sends an image file.
 func (c *Client) ImportImage(ctx context.Context, u Upload, file io.Reader) (out machine.Image, err error) {
-	q := url.Values{"sha256": {u.SHA256}, "digest_of": {u.DigestOf}, "format": {u.Format}, "default_user": {u.DefaultUser}}
+	q := url.Values{"sha256": {u.SHA256}, "digest_of": {u.DigestOf}, "format": {u.Format}, "default_user": {u.DefaultUser}, "driver": {fmt.Sprint(u.Driver)}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPut, c.base+"/v1/images/"+url.PathEscape(u.Name)+"?"+q.Encode(), file)
 	if err != nil {
 		return out, fmt.Errorf("make request: %w", err)

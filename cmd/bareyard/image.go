@@ -27,9 +27,9 @@ func (i *imageList) Run(ctx context.Context, t *terminal) error {
 			return err
 		}
 		return i.show(t, list, func(w io.Writer) {
-			fmt.Fprintln(w, "IMAGE\tSIZE\tBIOS\tUEFI\tUSER\tDIGEST")
+			fmt.Fprintln(w, "IMAGE\tSIZE\tBIOS\tUEFI\tDRIVER\tUSER\tDIGEST")
 			for _, x := range list {
-				fmt.Fprintf(w, "%s\t%.1f GB\t%s\t%s\t%s\t%.12s\n", x.Name, float64(x.Size)/1e9, yesNo(x.BIOS), yesNo(x.UEFI), x.DefaultUser, x.Digest)
+				fmt.Fprintf(w, "%s\t%.1f GB\t%s\t%s\t%s\t%s\t%.12s\n", x.Name, float64(x.Size)/1e9, yesNo(x.BIOS), yesNo(x.UEFI), yesNo(x.Driver), x.DefaultUser, x.Digest)
 			}
 		})
 	})
@@ -49,6 +49,7 @@ type imageImport struct {
 	SHA256 string `name:"sha256" placeholder:"HEX" help:"What the publisher says."`
 	Of     string `default:"downloaded" enum:"downloaded,written" help:"Which bytes that digest is of: the file as downloaded, or the disk as written (default: downloaded)."`
 	Format string `placeholder:"raw|qcow2" help:"Refuse anything else (default: whatever is found)."`
+	Driver bool   `help:"It brings the accelerators' driver: validation asks the driver, too."`
 	User   string `default:"root" help:"Account that gets the customer's key (default: root)."`
 }
 
@@ -60,7 +61,7 @@ func (i *imageImport) Run(ctx context.Context, t *terminal) error {
 	}
 	defer f.Close()
 	return i.call(ctx, func(ctx context.Context, c *client.Client) error {
-		x, err := c.ImportImage(ctx, client.Upload{Name: i.Name, SHA256: i.SHA256, DigestOf: i.Of, Format: i.Format, DefaultUser: i.User}, f)
+		x, err := c.ImportImage(ctx, client.Upload{Name: i.Name, SHA256: i.SHA256, DigestOf: i.Of, Format: i.Format, DefaultUser: i.User, Driver: i.Driver}, f)
 		if err != nil {
 			return err
 		}

@@ -15,6 +15,7 @@ CREATE TABLE image (
     default_user text NOT NULL,
     bios         boolean NOT NULL,
     uefi         boolean NOT NULL,
+    driver       boolean NOT NULL,
     created      timestamptz NOT NULL DEFAULT now()
 );
 
@@ -100,6 +101,7 @@ CREATE TABLE job (
     reason       text NOT NULL DEFAULT '',
     image        text NOT NULL DEFAULT '',
     image_digest text NOT NULL DEFAULT '',
+    driver       boolean NOT NULL,
     wipe_data    boolean NOT NULL,
     progress     jsonb NOT NULL,
     result       jsonb,
