@@ -41,6 +41,7 @@ type IPMI struct {
 	noClear  byte    // boot option parameter 3
 	flags    [5]byte // boot option parameter 5
 	flagsSet time.Time
+	expired  bool // the flags expired, and the chassis was not told yet
 	opened   int
 	closed   int
 	most     int

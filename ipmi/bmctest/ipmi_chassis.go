@@ -59,7 +59,9 @@ func (b *IPMI) chassisControl(ctx context.Context, _ *handlers.HandlerContext, r
 		}
 	}
 	b.mu.Lock()
-	expired := b.expire()
+	b.expire()
+	expired := b.expired
+	b.expired = false
 	b.mu.Unlock()
 	if expired {
 		if err := b.Chassis.SetNextBoot(ctx, Boot{Device: ipmi.DeviceNone}); err != nil {
@@ -102,7 +104,7 @@ func (b *IPMI) setBootOption(ctx context.Context, _ *handlers.HandlerContext, re
 			return nil, types.CodeUnspecifiedError, nil
 		}
 		b.mu.Lock()
-		b.flags, b.flagsSet = [5]byte(data), b.now()
+		b.flags, b.flagsSet, b.expired = [5]byte(data), b.now(), false
 		b.mu.Unlock()
 		return nil, types.CodeOK, nil
 	}
@@ -131,13 +133,13 @@ func (b *IPMI) getBootOption(_ context.Context, _ *handlers.HandlerContext, req 
 	return nil, codeParamUnsupported, nil
 }
 
-// expire clears the valid bit of boot flags that are too old, and reports whether it did. b.mu is held.
-func (b *IPMI) expire() bool {
+// expire clears the valid bit of boot flags that are too old. b.mu is held.
+func (b *IPMI) expire() {
 	if b.flags[0]&flagsValid == 0 || b.noClear&noClearOnTimeout != 0 || b.now().Sub(b.flagsSet) <= bootFlagLife {
-		return false
+		return
 	}
 	b.flags[0] &^= flagsValid
-	return true
+	b.expired = true
 }
 
 // booted plays the firmware, which clears the boot flags once it used them.
