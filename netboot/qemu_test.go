@@ -47,6 +47,10 @@ func TestQEMU(t *testing.T) {
 	}{
 		{"bios-agent", agent, up, func(*testing.T, string) []string { return nic("") },
 			[]string{"DISCOVER ipxe arch 0", "REQUEST ipxe arch 0", ".ipxe", "vmlinuz", "ramdisk", "archive/52:54:00:99:00:00 500", "vmlinuz", "ramdisk", "archive/52:54:00:99:00:00 200"}},
+		// QEMU's own BIOS ROM is always iPXE. Another one, started by hand, stands in for the PXE of a card.
+		{"bios-undionly-agent", agent, up, func(*testing.T, string) []string {
+			return append(nic(""), "-kernel", "/usr/lib/ipxe/ipxe.lkrn", "-append", "dhcp && chain tftp://10.99.0.1/undionly.kpxe")
+		}, []string{"REQUEST ipxe arch 0", "tftp undionly.kpxe sent", "REQUEST ipxe arch 0", ".ipxe", "vmlinuz", "ramdisk", "archive"}},
 		{"bios-disk", Boot{}, disk, func(t *testing.T, dir string) []string { return append(nic(""), biosDisk(t, dir)...) },
 			[]string{"REQUEST ipxe arch 0", ".ipxe"}},
 		{"uefi-pxe-agent", agent, up, func(t *testing.T, dir string) []string { return append(nic(",romfile="), ovmf(t, dir)...) },
