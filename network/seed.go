@@ -52,10 +52,13 @@ type route struct {
 // NetworkConfig returns the seed's network-config file, version 2. NICs are matched by permanent MAC address and never
 // renamed: kernel and firmware disagree about names (field case G05).
 //
-// It is written for netplan and, as far as that goes, for cloud-init's own networkd renderer. That one (22.4.2, Debian 12)
-// knows no on-link, so the gateway gets a link-scope route of its own; it turns ::/0 into ::/64, so the IPv6 default is
-// 2000::/3, all that is routed on the Internet; and it drops dhcp4-overrides and optional of a NIC matched by MAC address,
-// so such images want ProvisionAddr, or each boot waits for a DHCP server behind a closed port.
+// Both netplan 0.106 and cloud-init's own networkd renderer (22.4.2, Debian 12) were seen to bring up the wanted addresses
+// and routes from it. The latter knows no on-link, so the gateway gets a link-scope route of its own; it turns ::/0 into
+// ::/64, so the IPv6 default is 2000::/3, all that is routed on the Internet; and it drops dhcp4-overrides and optional of a
+// NIC matched by MAC address: images without netplan want ProvisionAddr, or each boot of a machine that was handed over
+// waits two minutes for a DHCP server behind a closed port.
+//
+// The provisioning NIC gets no route: the server must be on its network.
 func (s Seed) NetworkConfig() ([]byte, error) {
 	if err := checkMAC("public_mac", s.PublicMAC); err != nil {
 		return nil, err
