@@ -83,9 +83,9 @@ sed 's/#.*//' "$here/modules" | while read -r first second; do
 		place=$tree/usr/lib/modules/$release/${file#*"/$release/"}
 		mkdir -p "$(dirname "$place")"
 		cp "$file" "$place"
-		if [ "$first" = initramfs ] && [ ! -e "$work/initramfs/lib/${file##*/}" ]; then
+		if [ -n "$second" ] && [ ! -e "$work/initramfs/lib/${file##*/}" ]; then
 			cp "$file" "$work/initramfs/lib/"
-			echo "/lib/${file##*/}" >>"$work/initramfs/modules"
+			echo "/lib/${file##*/}" >>"$work/initramfs/$first"
 		fi
 	done
 done
