@@ -17,6 +17,8 @@ const (
 
 // Target says how to reach a BMC and as whom.
 //
+// A Redfish URL may say http: then the password crosses the network in clear, which is for laboratories.
+//
 // The password is never printed: every fmt verb, slog and encoding/json leave it out. Keep a Target in an exported field
 // where it is printed as part of something else: fmt cannot call methods on unexported fields.
 type Target struct {

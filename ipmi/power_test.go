@@ -12,6 +12,7 @@ import (
 )
 
 func TestSetPower(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name string
 		on   bool
@@ -51,6 +52,7 @@ func TestSetPower(t *testing.T) {
 
 // D09: a BMC shows an old power state, or nothing, for a while after a command.
 func TestD09(t *testing.T) {
+	t.Parallel()
 	t.Run("off, lost, off, off, on", func(t *testing.T) {
 		worlds(t, func(t *testing.T, w *world) {
 			w.faults.Set(func(f *bmctest.Fault) {
@@ -132,6 +134,7 @@ func TestD09(t *testing.T) {
 
 // A cancelled operation ends at once, says so and leaves no session behind.
 func TestCancel(t *testing.T) {
+	t.Parallel()
 	worlds(t, func(t *testing.T, w *world) {
 		w.faults.Set(func(f *bmctest.Fault) { f.IgnorePowerOn = true })
 		ctx, cancel := context.WithCancel(t.Context())
@@ -143,6 +146,7 @@ func TestCancel(t *testing.T) {
 }
 
 func TestCheck(t *testing.T) {
+	t.Parallel()
 	worlds(t, func(t *testing.T, w *world) {
 		c := quick()
 		must(t, c.Check(long(t), w.target))
@@ -163,6 +167,7 @@ func TestCheck(t *testing.T) {
 }
 
 func TestLockedOut(t *testing.T) {
+	t.Parallel()
 	worlds(t, func(t *testing.T, w *world) {
 		c := quick()
 		must(t, c.Check(long(t), w.target))
@@ -188,6 +193,7 @@ func TestLockedOut(t *testing.T) {
 }
 
 func TestBusy(t *testing.T) {
+	t.Parallel()
 	worlds(t, func(t *testing.T, w *world) {
 		w.faults.Set(func(f *bmctest.Fault) { f.SessionsFull, f.NoBasic = true, true })
 		c := quick()
@@ -204,6 +210,7 @@ func TestBusy(t *testing.T) {
 
 // Many at once share one session.
 func TestOneSessionPerBMC(t *testing.T) {
+	t.Parallel()
 	worlds(t, func(t *testing.T, w *world) {
 		c := quick()
 		var g sync.WaitGroup

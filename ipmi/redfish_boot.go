@@ -142,24 +142,26 @@ func (a rfAnswer) about(property string) bool {
 	return !said
 }
 
-// keepsBoot reports whether the system, or its settings resource, shows the override.
+// keepsBoot reports whether the next start will see the override: the system shows it, or its settings resource does. To
+// see none, neither may show one.
 func (c *rfConn) keepsBoot(ctx context.Context, d Device, uefi bool) (bool, error) {
 	system, err := c.read(ctx, c.system)
 	if err != nil {
 		return false, err
 	}
-	if showsBoot(system.body.obj("Boot"), d, uefi) {
-		return true, nil
-	}
+	shows := showsBoot(system.body.obj("Boot"), d, uefi)
 	settings := settingsPath(system.body)
-	if settings == "" || d == DeviceNone { // an override that is active now is not gone because the next one is
-		return false, nil
+	if settings == "" || shows != (d == DeviceNone) {
+		return shows, nil
 	}
 	pending, err := c.read(ctx, settings)
-	if isAny(err, ErrUnreachable, ErrCredentials, ErrLocked) {
+	switch {
+	case isAny(err, ErrUnreachable, ErrCredentials, ErrLocked):
 		return false, err
+	case err != nil || !pending.body.has("Boot"): // it has no say
+		return shows, nil
 	}
-	return err == nil && showsBoot(pending.body.obj("Boot"), d, uefi), nil
+	return showsBoot(pending.body.obj("Boot"), d, uefi), nil
 }
 
 // showsBoot reports whether a Boot object holds the override. A mode that is not told is not held against it.

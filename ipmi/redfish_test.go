@@ -34,6 +34,7 @@ func wantPXE(t *testing.T, w *world) {
 
 // E01: some services refuse a PATCH without the ETag of the last GET.
 func TestE01(t *testing.T) {
+	t.Parallel()
 	for name, fault := range map[string]bmctest.Fault{
 		"header":   {RequireETag: true},
 		"body":     {RequireETag: true, ETagInBody: true},
@@ -73,6 +74,7 @@ func TestE01(t *testing.T) {
 
 // E03: the mode is read-only on one service and required on another.
 func TestE03(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{bmctest.ModeReadOnly, bmctest.ModeRequired} {
 		t.Run(mode, func(t *testing.T) {
 			redfish(t, bmctest.Fault{Mode: mode}, func(t *testing.T, w *world) {
@@ -97,6 +99,7 @@ func TestE03(t *testing.T) {
 
 // E05: a session that is not closed holds a slot until the BMC is unusable.
 func TestE05(t *testing.T) {
+	t.Parallel()
 	t.Run("token reused", func(t *testing.T) {
 		redfish(t, bmctest.Fault{StalePolls: 10}, func(t *testing.T, w *world) {
 			must(t, quick().SetPower(long(t), w.target, ipmi.OpOn))
@@ -171,6 +174,7 @@ func TestE05(t *testing.T) {
 
 // E07: a reset type is missing, or does something else than its name says.
 func TestE07(t *testing.T) {
+	t.Parallel()
 	first := []string{"On", "ForceOff", "ForceRestart", "GracefulShutdown", "PushPowerButton", "Nmi"}
 	second := []string{"On", "ForceOff", "GracefulRestart", "GracefulShutdown"}
 	for _, tt := range []struct {
@@ -220,6 +224,7 @@ func TestE07(t *testing.T) {
 
 // E09: one field of the wrong type must not make power control fail.
 func TestE09(t *testing.T) {
+	t.Parallel()
 	t.Run("odd types", func(t *testing.T) { redfish(t, bmctest.Fault{OddTypes: true}, wantPXE) })
 	t.Run("login page", func(t *testing.T) {
 		redfish(t, bmctest.Fault{LoginPage: true}, func(t *testing.T, w *world) {
@@ -233,6 +238,7 @@ func TestE09(t *testing.T) {
 
 // E11: an override that is refused while the host is off, or waits in a settings resource.
 func TestE11(t *testing.T) {
+	t.Parallel()
 	t.Run("refused when off", func(t *testing.T) {
 		redfish(t, bmctest.Fault{RefuseBootOff: true}, func(t *testing.T, w *world) {
 			c := quick()
@@ -250,6 +256,18 @@ func TestE11(t *testing.T) {
 		})
 	})
 	t.Run("settings resource", func(t *testing.T) { redfish(t, bmctest.Fault{SettingsBoot: true}, wantPXE) })
+	t.Run("taken back in the settings resource", func(t *testing.T) {
+		redfish(t, bmctest.Fault{SettingsBoot: true}, func(t *testing.T, w *world) {
+			c := quick()
+			must(t, c.SetNextBoot(long(t), w.target, ipmi.DevicePXE, true))
+			w.faults.Set(func(f *bmctest.Fault) { f.DropBoot = true })
+			if err := c.SetNextBoot(long(t), w.target, ipmi.DeviceNone, true); !errors.Is(err, ipmi.ErrLied) {
+				t.Errorf("not taken back: %v, want ErrLied", err)
+			}
+			w.faults.Set(func(f *bmctest.Fault) { f.DropBoot = false })
+			must(t, c.SetNextBoot(long(t), w.target, ipmi.DeviceNone, true))
+		})
+	})
 	t.Run("restart when off", func(t *testing.T) {
 		redfish(t, bmctest.Fault{ResetWhenOff500: true}, func(t *testing.T, w *world) {
 			must(t, quick().SetPower(long(t), w.target, ipmi.OpReset))

@@ -173,6 +173,8 @@ func commandError(err error) error {
 	switch code := r.CompletionCode(); code {
 	case 0xc1, 0xc2, 0xc7, 0xc9, 0xcc, 0xd6, 0x80:
 		return failf(ErrUnsupported, "completion code %#02x", uint8(code))
+	case 0x00:
+		return failf(ErrUnsupported, "an answer that cannot be read")
 	case 0xd4:
 		return failf(ErrCredentials, "insufficient privilege")
 	case 0xc3, 0xce: // no response in time: it may have happened

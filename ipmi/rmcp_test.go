@@ -14,6 +14,7 @@ import (
 
 // D01: what a BMC says about cipher suites is not what it does, and a wrong password is not a cipher problem.
 func TestD01(t *testing.T) {
+	t.Parallel()
 	t.Run("A: 17 is listed and refused", func(t *testing.T) {
 		worlds(t, func(t *testing.T, w *world) {
 			w.faults.Set(func(f *bmctest.Fault) { f.RefuseSuites = []int{17} })
@@ -109,6 +110,7 @@ func (c *clock) add(d time.Duration) {
 
 // D05: boot flags expire 60 s after they were set.
 func TestD05(t *testing.T) {
+	t.Parallel()
 	for name, fault := range map[string]bmctest.Fault{
 		"BMC that can be told to keep them": {},
 		"BMC that cannot":                   {NoBootClearing: true},
@@ -152,6 +154,7 @@ func TestD07(t *testing.T) {
 }
 
 func TestNextBoot(t *testing.T) {
+	t.Parallel()
 	for _, d := range []ipmi.Device{ipmi.DevicePXE, ipmi.DeviceDisk} {
 		for _, uefi := range []bool{true, false} {
 			name := string(d) + " BIOS"
@@ -203,6 +206,19 @@ func TestNextBoot(t *testing.T) {
 			}
 		})
 	})
+}
+
+func TestIPv6(t *testing.T) {
+	m := bmctest.NewMemory(bmctest.Identity{})
+	for _, s := range []server{
+		&bmctest.IPMI{Addr: "[::1]:0", User: user, Password: password, Chassis: m},
+		&bmctest.Redfish{Addr: "[::1]:0", TLS: true, User: user, Password: password, Chassis: m},
+	} {
+		serve(t, s)
+		if err := quick().Check(long(t), s.Target()); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 func TestUnreachable(t *testing.T) {

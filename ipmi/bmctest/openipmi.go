@@ -11,8 +11,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -130,6 +132,11 @@ func (o *OpenIPMI) Run(ctx context.Context) error {
 		start := cmd.Start
 		if o.Start != nil {
 			start = func() error { return o.Start(cmd) }
+		} else {
+			// It dies with us, however we end. The kernel means the thread that started it, so that thread must stay.
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		}
 		err := start()
 		if err == nil {
@@ -145,6 +152,9 @@ func (o *OpenIPMI) Run(ctx context.Context) error {
 
 // write makes the files that ipmi_sim reads.
 func (o *OpenIPMI) write(dir string) error {
+	if strings.ContainsAny(dir, " '") {
+		return errors.New("write lan.conf: the state directory's path cannot hold spaces or quotes")
+	}
 	for _, s := range []string{o.User, o.Password, dir} {
 		if strings.ContainsAny(s, "\"\\\n\r") {
 			return errors.New("write lan.conf: it cannot hold quotes, backslashes or line ends")
@@ -153,6 +163,10 @@ func (o *OpenIPMI) write(dir string) error {
 	caller := fmt.Sprintf("exec curl -sf --max-time 3 --unix-socket '%s' -d \"$*\" http://bmc/\n", filepath.Join(dir, "chassis.sock"))
 	if o.Helper != "" {
 		caller = fmt.Sprintf("exec '%s' '%s' \"$@\"\n", o.Helper, filepath.Join(dir, "chassis.sock"))
+	}
+	guid := ""
+	if id := strings.ReplaceAll(o.Chassis.Identity().UUID, "-", ""); len(id) == 32 {
+		guid = "    guid " + id + "\n"
 	}
 	files := []struct {
 		name, text string
@@ -169,11 +183,10 @@ set_working_mc 0x20
     allowed_auths_user none md2 md5 straight
     allowed_auths_operator none md2 md5 straight
     allowed_auths_admin none md2 md5 straight
-    guid %s
-  endlan
+%s  endlan
   chassis_control "%s"
   user 2 true "%s" "%s" admin 10 none md2 md5 straight
-`, o.addr.IP, o.addr.Port, strings.ReplaceAll(o.Chassis.Identity().UUID, "-", ""), filepath.Join(dir, "chassis.sh"), o.User, o.Password), 0o600},
+`, o.addr.IP, o.addr.Port, guid, filepath.Join(dir, "chassis.sh"), o.User, o.Password), 0o600},
 	}
 	if err := os.MkdirAll(filepath.Join(dir, "state"), 0o700); err != nil {
 		return fmt.Errorf("make state directory: %w", err)

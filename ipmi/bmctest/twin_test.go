@@ -3,14 +3,20 @@ package bmctest_test
 import (
 	"context"
 	"net"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/bareyard/bareyard/ipmi"
 	"github.com/bareyard/bareyard/ipmi/bmctest"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 type server interface {
 	Listen() (string, error)
@@ -82,5 +88,25 @@ func TestIpmitool(t *testing.T) {
 				t.Errorf("override after the start = %+v, want none", b)
 			}
 		})
+	}
+}
+
+// A helper takes curl's place.
+func TestOpenIPMIHelper(t *testing.T) {
+	helper := filepath.Join(t.TempDir(), "helper")
+	log := helper + ".log"
+	text := "#!/bin/sh\nsocket=$1; shift\necho \"$*\" >>'" + log + "'\nexec curl -sf --unix-socket \"$socket\" -d \"$*\" http://bmc/\n"
+	if err := os.WriteFile(helper, []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	m := bmctest.NewMemory(bmctest.Identity{})
+	target := start(t, &bmctest.OpenIPMI{Addr: "127.0.0.1:0", User: "admin", Password: "secret", Chassis: m, Helper: helper})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := (&ipmi.Controller{Poll: 50 * time.Millisecond}).SetPower(ctx, target, ipmi.OpOn); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(log); err != nil || !strings.Contains(string(b), "set power 1") {
+		t.Errorf("the helper was called with %q, %v", b, err)
 	}
 }
