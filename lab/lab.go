@@ -177,10 +177,24 @@ func (l *Lab) Close() error {
 	return errors.Join(errs...)
 }
 
-// requirements says which programs are missing, and which package has them.
+// Check says what is wrong with the configuration, or what this box lacks for it: root, programs, files.
+func (c Config) Check() error {
+	c, err := c.withDefaults()
+	if err != nil {
+		return err
+	}
+	return requirements(c)
+}
+
+// requirements says which programs or files are missing, and what brings them.
 func requirements(cfg Config) error {
 	if os.Geteuid() != 0 {
 		return &machine.Error{Code: machine.Invalid, Message: "a lab needs root: it makes network namespaces"}
+	}
+	if cfg.Server != nil {
+		if err := cfg.Server.missing(); err != nil {
+			return err
+		}
 	}
 	need := map[string]string{cfg.QEMU: "qemu-system-x86", "nsenter": "util-linux"}
 	for _, m := range cfg.Machines {

@@ -2,10 +2,10 @@ package lab
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// fakeServe stands in for bareyard serve: it listens where the configuration says, until ctx ends.
+// fakeServe stands in for bareyard serve: it speaks TLS where the configuration says, until ctx ends.
 func fakeServe(ctx context.Context, path string) error {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -56,7 +56,15 @@ func fakeServe(ctx context.Context, path string) error {
 	if err := yaml.Unmarshal(b, &cfg); err != nil {
 		return err
 	}
-	l, err := net.Listen("tcp", cfg.APIListen)
+	pair, err := selfSigned(Controller)
+	if err != nil {
+		return err
+	}
+	cert, err := tls.X509KeyPair(pair, pair)
+	if err != nil {
+		return err
+	}
+	l, err := tls.Listen("tcp", cfg.APIListen, &tls.Config{Certificates: []tls.Certificate{cert}})
 	if err != nil {
 		return err
 	}
@@ -66,6 +74,7 @@ func fakeServe(ctx context.Context, path string) error {
 		if err != nil {
 			return nil
 		}
+		_ = conn.(*tls.Conn).Handshake() // a client that does not want to is gone
 		conn.Close()
 	}
 }

@@ -3,6 +3,7 @@ package lab
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"os"
@@ -45,6 +46,18 @@ func (s ServerConfig) withDefaults() (ServerConfig, error) {
 		*p = abs
 	}
 	return s, nil
+}
+
+// missing returns an error that names the first of the controller's files that is not there, and what makes it.
+func (s ServerConfig) missing() error {
+	for _, f := range []struct{ path, target string }{
+		{s.Binary, "build"}, {s.Validator, "build"}, {s.Kernel, "kernel"}, {s.RAMDisk, "ramdisk"},
+	} {
+		if _, err := os.Stat(f.path); err != nil {
+			return &machine.Error{Code: machine.Unavailable, Message: f.path + " is not there", Hint: "make " + f.target}
+		}
+	}
+	return nil
 }
 
 // serverConfig writes the configuration of the lab's controller.
@@ -246,14 +259,14 @@ func (l *Lab) StartServer(ctx context.Context) error {
 	return nil
 }
 
-// WaitServer waits until the controller takes connections on its API.
+// WaitServer waits until the controller answers on its API.
 func (n Network) WaitServer(ctx context.Context) error {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		conn, err := n.Dial(ctx, Mgmt, "tcp", Controller.String()+":"+apiPort)
+		err := n.greet(ctx)
 		if err == nil {
-			return conn.Close()
+			return nil
 		}
 		select {
 		case <-ctx.Done():
@@ -261,4 +274,14 @@ func (n Network) WaitServer(ctx context.Context) error {
 		case <-tick.C:
 		}
 	}
+}
+
+// greet shakes hands with the controller: it is up when it speaks TLS. Whose certificate it shows is its clients' concern.
+func (n Network) greet(ctx context.Context) error {
+	conn, err := n.Dial(ctx, Mgmt, "tcp", Controller.String()+":"+apiPort)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return tls.Client(conn, &tls.Config{InsecureSkipVerify: true}).HandshakeContext(ctx)
 }

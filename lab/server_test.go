@@ -2,7 +2,9 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,7 +14,20 @@ import (
 // fakeServer makes this test program the controller.
 func fakeServer(t *testing.T) *ServerConfig {
 	t.Helper()
-	return &ServerConfig{Binary: os.Args[0]}
+	self := os.Args[0]
+	return &ServerConfig{Binary: self, Kernel: self, RAMDisk: self, Validator: self}
+}
+
+// A lab whose controller could not work says so before it is up, and what to do.
+func TestServerFilesMissing(t *testing.T) {
+	needRoot(t)
+	server := fakeServer(t)
+	server.RAMDisk = "/nowhere/ramdisk"
+	_, err := Start(t.Context(), Config{Name: testName(t, "m"), Dir: t.TempDir(), Server: server})
+	var e *machine.Error
+	if !errors.As(err, &e) || e.Code != machine.Unavailable || e.Hint != "make ramdisk" || !strings.Contains(e.Message, "/nowhere/ramdisk") {
+		t.Errorf("err = %v", err)
+	}
 }
 
 func TestServerKeptRunning(t *testing.T) {
@@ -60,6 +75,8 @@ func TestServerKeptRunning(t *testing.T) {
 // A controller that cannot live must not keep the lab from coming down.
 func TestServerThatDies(t *testing.T) {
 	needRoot(t)
-	l := startLab(t, Config{Name: testName(t, "s"), Machines: []MachineConfig{{}}, Server: &ServerConfig{Binary: "/bin/false"}})
+	server := fakeServer(t)
+	server.Binary = "/bin/false"
+	l := startLab(t, Config{Name: testName(t, "s"), Machines: []MachineConfig{{}}, Server: server})
 	waitFor(t, "a start", func() bool { return l.Status().Server.Starts > 0 })
 }

@@ -82,7 +82,11 @@ type labUp struct {
 
 // Run starts the lab in the background and waits until its server answers.
 func (c *labUp) Run(ctx context.Context, t *terminal) error {
-	if _, err := c.config(nil); err != nil {
+	cfg, err := c.config(nil)
+	if err != nil {
+		return err
+	}
+	if err := cfg.Check(); err != nil { // here, where its hint is seen, rather than in the detached process
 		return err
 	}
 	self, err := os.Executable()
