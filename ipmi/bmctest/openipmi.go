@@ -164,9 +164,9 @@ func (o *OpenIPMI) write(dir string) error {
 	if o.Helper != "" {
 		caller = fmt.Sprintf("exec '%s' '%s' \"$@\"\n", o.Helper, filepath.Join(dir, "chassis.sock"))
 	}
-	guid := ""
-	if id := strings.ReplaceAll(o.Chassis.Identity().UUID, "-", ""); len(id) == 32 {
-		guid = "    guid " + id + "\n"
+	guid := strings.ReplaceAll(o.Chassis.Identity().UUID, "-", "")
+	if len(guid) != 32 { // without one ipmi_sim crashes on the first login
+		guid = strings.Repeat("0", 32)
 	}
 	files := []struct {
 		name, text string
@@ -183,7 +183,8 @@ set_working_mc 0x20
     allowed_auths_user none md2 md5 straight
     allowed_auths_operator none md2 md5 straight
     allowed_auths_admin none md2 md5 straight
-%s  endlan
+    guid %s
+  endlan
   chassis_control "%s"
   user 2 true "%s" "%s" admin 10 none md2 md5 straight
 `, o.addr.IP, o.addr.Port, guid, filepath.Join(dir, "chassis.sh"), o.User, o.Password), 0o600},
