@@ -83,7 +83,7 @@ func (s *Server) answer(w http.ResponseWriter, v any, err error) {
 		status = http.StatusGone
 		v = &Problem{Status: status, Code: "stale", Detail: err.Error()}
 	case errors.Is(err, provisioner.ErrDenied):
-		s.Log.Warn("agent refused", "err", err)
+		s.Logger.Warn("agent refused", "err", err)
 		status = http.StatusUnauthorized
 		v = &Problem{Status: status, Code: "denied", Detail: provisioner.ErrDenied.Error()}
 	default:
@@ -96,6 +96,6 @@ func (s *Server) answer(w http.ResponseWriter, v any, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	if err := json.NewEncoder(w).Encode(v); err != nil {
-		s.Log.Debug("answer not delivered", "err", err)
+		s.Logger.Debug("answer not delivered", "err", err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -13,17 +14,64 @@ import (
 
 	"github.com/bareyard/bareyard/images"
 	"github.com/bareyard/bareyard/machine"
-	"github.com/bareyard/bareyard/postgres"
+	"github.com/bareyard/bareyard/network"
 	"github.com/bareyard/bareyard/provisioner"
 )
 
+// Accounts knows whose a token is.
+type Accounts interface {
+	APIToken(ctx context.Context, token string) (role, project string, err error)
+	NewAPIToken(ctx context.Context, role, project string) (string, error)
+}
+
+// Machines reads and enrols machines.
+type Machines interface {
+	Machines(ctx context.Context, state machine.State) ([]machine.Machine, error)
+	Machine(ctx context.Context, id string) (machine.Machine, error) // by id or name
+	Enroll(ctx context.Context, m machine.Machine, bmcPassword string, admit bool) (machine.Machine, error)
+}
+
+// Orders reads orders and jobs.
+type Orders interface {
+	Order(ctx context.Context, id string) (machine.Order, error)
+	Orders(ctx context.Context, project string) ([]machine.Order, error) // "" means all projects
+	Job(ctx context.Context, id string) (machine.Job, error)
+	Jobs(ctx context.Context, machineID, orderID string) ([]machine.Job, error)
+}
+
+// Log reads events. Listen calls fn whenever there are new ones, until ctx ends.
+type Log interface {
+	Events(ctx context.Context, f provisioner.EventFilter) ([]provisioner.Event, error)
+	Listen(ctx context.Context, fn func()) error
+}
+
+// Catalogue is what is sold.
+type Catalogue interface {
+	Classes(ctx context.Context) ([]provisioner.ClassStock, error)
+	PutClass(ctx context.Context, c machine.Class) error
+	Lines(ctx context.Context) ([]provisioner.LineStock, error)
+	PutLine(ctx context.Context, l network.Line, coolDown time.Duration) error
+	AddAddresses(ctx context.Context, line string, r netip.Prefix) (int64, error)
+}
+
+// Shelf is the catalogue of images; their content is in a Store.
+type Shelf interface {
+	Images(ctx context.Context) ([]machine.Image, error)
+	PutImage(ctx context.Context, i machine.Image) error
+}
+
 // Server answers the API.
 type Server struct {
-	DB        *postgres.DB
+	Accounts  Accounts
+	Machines  Machines
+	Orders    Orders
+	Log       Log
+	Catalogue Catalogue
+	Shelf     Shelf
+	Store     *images.Store
 	Engine    *provisioner.Engine
-	Images    *images.Store
 	Validator string // path of the bareyard-validate that installed machines fetch
-	Log       *slog.Logger
+	Logger    *slog.Logger
 	Version   string
 
 	wakes wakes
@@ -78,7 +126,7 @@ func (s *Server) identify(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, known := r.Context().Value(callerKey{}).(Caller); !known {
 			if token := bearer(r); token != "" {
-				role, project, err := s.DB.APIToken(r.Context(), token)
+				role, project, err := s.Accounts.APIToken(r.Context(), token)
 				if err == nil {
 					r = r.WithContext(context.WithValue(r.Context(), callerKey{}, Caller{Role: Role(role), Project: project}))
 				}
@@ -146,7 +194,7 @@ func (s *Server) problem(err error) error {
 	}
 	var me *machine.Error
 	if !errors.As(err, &me) {
-		s.Log.Error("request failed", "err", err)
+		s.Logger.Error("request failed", "err", err)
 		return &Problem{Status: http.StatusInternalServerError, Code: "internal", Detail: "internal error", Hint: "the server's log has the cause"}
 	}
 	status := map[machine.Code]int{

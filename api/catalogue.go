@@ -10,7 +10,7 @@ import (
 
 	"github.com/bareyard/bareyard/machine"
 	"github.com/bareyard/bareyard/network"
-	"github.com/bareyard/bareyard/postgres"
+	"github.com/bareyard/bareyard/provisioner"
 )
 
 // NewLine is the body that defines a carrier line and its addresses.
@@ -28,12 +28,12 @@ type NamePath struct {
 }
 
 func (s *Server) catalogueRoutes(api huma.API) {
-	route(s, api, http.MethodGet, "/v1/classes", "list-classes", "What is sold, and how many are available", func(ctx context.Context, _ *struct{}) (*reply[[]postgres.Stocked], error) {
+	route(s, api, http.MethodGet, "/v1/classes", "list-classes", "What is sold, and how many are available", func(ctx context.Context, _ *struct{}) (*reply[[]provisioner.ClassStock], error) {
 		if _, err := caller(ctx); err != nil {
 			return nil, err
 		}
-		list, err := s.DB.Classes(ctx)
-		return &reply[[]postgres.Stocked]{list}, err
+		list, err := s.Catalogue.Classes(ctx)
+		return &reply[[]provisioner.ClassStock]{list}, err
 	})
 	route(s, api, http.MethodPut, "/v1/classes/{name}", "put-class", "Define a class", func(ctx context.Context, in *struct {
 		NamePath
@@ -49,14 +49,14 @@ func (s *Server) catalogueRoutes(api huma.API) {
 			return nil, err
 		}
 		b := in.Body
-		return nil, s.DB.PutClass(ctx, machine.Class{Name: in.Name, Description: b.Description, Accelerator: b.Accelerator, Count: b.Count, MonthlyPrice: b.MonthlyPrice, Currency: b.Currency})
+		return nil, s.Catalogue.PutClass(ctx, machine.Class{Name: in.Name, Description: b.Description, Accelerator: b.Accelerator, Count: b.Count, MonthlyPrice: b.MonthlyPrice, Currency: b.Currency})
 	})
-	route(s, api, http.MethodGet, "/v1/lines", "list-lines", "Carrier lines and their free addresses", func(ctx context.Context, _ *struct{}) (*reply[[]postgres.LineStock], error) {
+	route(s, api, http.MethodGet, "/v1/lines", "list-lines", "Carrier lines and their free addresses", func(ctx context.Context, _ *struct{}) (*reply[[]provisioner.LineStock], error) {
 		if _, err := caller(ctx); err != nil {
 			return nil, err
 		}
-		list, err := s.DB.Lines(ctx)
-		return &reply[[]postgres.LineStock]{list}, err
+		list, err := s.Catalogue.Lines(ctx)
+		return &reply[[]provisioner.LineStock]{list}, err
 	})
 	route(s, api, http.MethodPut, "/v1/lines/{name}", "put-line", "Define a line and add addresses to it", func(ctx context.Context, in *struct {
 		NamePath
@@ -81,11 +81,11 @@ func (s *Server) catalogueRoutes(api huma.API) {
 				return nil, err
 			}
 		}
-		if err := s.DB.PutLine(ctx, l, rest); err != nil {
+		if err := s.Catalogue.PutLine(ctx, l, rest); err != nil {
 			return nil, err
 		}
 		for _, r := range in.Body.Ranges {
-			if _, err := s.DB.AddAddresses(ctx, l.Name, r); err != nil {
+			if _, err := s.Catalogue.AddAddresses(ctx, l.Name, r); err != nil {
 				return nil, err
 			}
 		}
@@ -95,7 +95,7 @@ func (s *Server) catalogueRoutes(api huma.API) {
 		if _, err := caller(ctx); err != nil {
 			return nil, err
 		}
-		list, err := s.DB.Images(ctx)
+		list, err := s.Shelf.Images(ctx)
 		return &reply[[]machine.Image]{list}, err
 	})
 }

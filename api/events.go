@@ -10,7 +10,6 @@ import (
 	"github.com/danielgtaylor/huma/v2/sse"
 
 	"github.com/bareyard/bareyard/machine"
-	"github.com/bareyard/bareyard/postgres"
 	"github.com/bareyard/bareyard/provisioner"
 )
 
@@ -22,8 +21,8 @@ type eventQuery struct {
 	Job     string `query:"job" doc:"id of a job"`
 }
 
-func (q eventQuery) filter() postgres.EventFilter {
-	return postgres.EventFilter{After: q.After, OrderID: q.Order, MachineID: q.Machine, JobID: q.Job}
+func (q eventQuery) filter() provisioner.EventFilter {
+	return provisioner.EventFilter{After: q.After, OrderID: q.Order, MachineID: q.Machine, JobID: q.Job}
 }
 
 func (s *Server) mayWatch(ctx context.Context, q eventQuery) error {
@@ -42,7 +41,7 @@ func (s *Server) eventRoutes(api huma.API) {
 		if err := s.mayWatch(ctx, *in); err != nil {
 			return nil, err
 		}
-		list, err := s.DB.Events(ctx, in.filter())
+		list, err := s.Log.Events(ctx, in.filter())
 		return &reply[[]provisioner.Event]{list}, err
 	})
 	sse.Register(api, huma.Operation{OperationID: "watch-events", Method: http.MethodGet, Path: "/v1/events/stream", Summary: "What happens, as it happens"},
@@ -64,14 +63,14 @@ func asProblem(err error) Problem {
 }
 
 // watch sends events and the progress of the order's job until the caller goes away.
-func (s *Server) watch(ctx context.Context, f postgres.EventFilter, send sse.Sender) {
+func (s *Server) watch(ctx context.Context, f provisioner.EventFilter, send sse.Sender) {
 	wake, leave := s.wakes.join()
 	defer leave()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	var last machine.Job
 	for {
-		list, err := s.DB.Events(ctx, f)
+		list, err := s.Log.Events(ctx, f)
 		if err != nil {
 			return
 		}
@@ -99,17 +98,17 @@ func (s *Server) watch(ctx context.Context, f postgres.EventFilter, send sse.Sen
 }
 
 func (s *Server) newestJob(ctx context.Context, orderID string) (machine.Job, bool) {
-	o, err := s.DB.Order(ctx, orderID)
+	o, err := s.Orders.Order(ctx, orderID)
 	if err != nil || o.JobID == "" {
 		return machine.Job{}, false
 	}
-	j, err := s.DB.Job(ctx, o.JobID)
+	j, err := s.Orders.Job(ctx, o.JobID)
 	return j, err == nil
 }
 
 // Run wakes the event streams when the database says that something happened, until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
-	return s.DB.Listen(ctx, s.wakes.all)
+	return s.Log.Listen(ctx, s.wakes.all)
 }
 
 // wakes wakes whoever has joined. A wake is a hint: none is lost that matters, as everybody also looks each second.

@@ -15,13 +15,13 @@ func (s *Server) importImage(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	q := r.URL.Query()
-	done, err := s.Images.Import(r.Context(), images.Import{
+	done, err := s.Store.Import(r.Context(), images.Import{
 		Name: r.PathValue("name"), DefaultUser: q.Get("default_user"), Reader: r.Body,
 		SHA256: q.Get("sha256"), DigestOf: images.DigestOf(q.Get("digest_of")), Format: images.Format(q.Get("format")),
 	})
 	if err == nil {
 		done.Image.Driver = q.Get("driver") == "true"
-		err = s.DB.PutImage(r.Context(), done.Image)
+		err = s.Shelf.PutImage(r.Context(), done.Image)
 	}
 	s.answer(w, done.Image, err)
 }

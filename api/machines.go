@@ -36,7 +36,7 @@ func (s *Server) machineRoutes(api huma.API) {
 		if err := operator(ctx); err != nil {
 			return nil, err
 		}
-		list, err := s.DB.Machines(ctx, in.State)
+		list, err := s.Machines.Machines(ctx, in.State)
 		return &reply[[]machine.Machine]{list}, err
 	})
 	route(s, api, http.MethodPost, "/v1/machines", "enroll-machine", "Record a machine", func(ctx context.Context, in *struct{ Body NewMachine }) (*reply[machine.Machine], error) {
@@ -48,7 +48,7 @@ func (s *Server) machineRoutes(api huma.API) {
 		if err := machine.CheckRecord(m); err != nil {
 			return nil, err
 		}
-		m, err := s.DB.Enroll(ctx, m, b.BMCPassword, b.Admit)
+		m, err := s.Machines.Enroll(ctx, m, b.BMCPassword, b.Admit)
 		return &reply[machine.Machine]{m}, err
 	})
 	s.machineRoute(api, http.MethodGet, "", "get-machine", "One machine", func(context.Context, machine.Machine) error { return nil })
@@ -65,14 +65,14 @@ func (s *Server) machineRoutes(api huma.API) {
 			if err := operator(ctx); err != nil {
 				return nil, err
 			}
-			m, err := s.DB.Machine(ctx, in.ID)
+			m, err := s.Machines.Machine(ctx, in.ID)
 			if err != nil {
 				return nil, err
 			}
 			if err := s.Engine.Move(ctx, m.ID, ev, in.Body.Reason); err != nil {
 				return nil, err
 			}
-			m, err = s.DB.Machine(ctx, m.ID)
+			m, err = s.Machines.Machine(ctx, m.ID)
 			return &reply[machine.Machine]{m}, err
 		})
 	}
@@ -82,13 +82,13 @@ func (s *Server) machineRoutes(api huma.API) {
 		if err := operator(ctx); err != nil {
 			return nil, err
 		}
-		list, err := s.DB.Jobs(ctx, in.Machine, "")
+		list, err := s.Orders.Jobs(ctx, in.Machine, "")
 		return &reply[[]machine.Job]{list}, err
 	})
 	route(s, api, http.MethodGet, "/v1/jobs/{id}", "get-job", "One job", func(ctx context.Context, in *struct {
 		ID string `path:"id"`
 	}) (*reply[machine.Job], error) {
-		j, err := s.DB.Job(ctx, in.ID)
+		j, err := s.Orders.Job(ctx, in.ID)
 		if err != nil {
 			return nil, err
 		}
@@ -105,14 +105,14 @@ func (s *Server) machineRoute(api huma.API, method, suffix, id, summary string, 
 		if err := operator(ctx); err != nil {
 			return nil, err
 		}
-		m, err := s.DB.Machine(ctx, in.ID)
+		m, err := s.Machines.Machine(ctx, in.ID)
 		if err != nil {
 			return nil, err
 		}
 		if err := fn(ctx, m); err != nil {
 			return nil, err
 		}
-		m, err = s.DB.Machine(ctx, m.ID)
+		m, err = s.Machines.Machine(ctx, m.ID)
 		return &reply[machine.Machine]{m}, err
 	})
 }

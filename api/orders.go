@@ -53,7 +53,7 @@ func (s *Server) orderRoutes(api huma.API) {
 		if err != nil {
 			return nil, err
 		}
-		list, err := s.DB.Orders(ctx, c.Project)
+		list, err := s.Orders.Orders(ctx, c.Project)
 		return &reply[[]machine.Order]{list}, err
 	})
 	s.orderRoute(api, http.MethodGet, "", "get-order", "One order", func(_ context.Context, o machine.Order) (machine.Order, error) { return o, nil })
@@ -95,7 +95,7 @@ func (s *Server) orderRoutes(api huma.API) {
 		if err != nil {
 			return nil, err
 		}
-		list, err := s.DB.Jobs(ctx, "", o.ID)
+		list, err := s.Orders.Jobs(ctx, "", o.ID)
 		return &reply[[]machine.Job]{list}, err
 	})
 	route(s, api, http.MethodGet, "/v1/orders/{id}/report", "order-report", "The newest validation report of an order's machine", func(ctx context.Context, in *OrderPath) (*reply[json.RawMessage], error) {
@@ -103,7 +103,7 @@ func (s *Server) orderRoutes(api huma.API) {
 		if err != nil {
 			return nil, err
 		}
-		jobs, err := s.DB.Jobs(ctx, "", o.ID)
+		jobs, err := s.Orders.Jobs(ctx, "", o.ID)
 		if err != nil {
 			return nil, err
 		}
@@ -132,7 +132,7 @@ func (s *Server) ownOrder(ctx context.Context, id string) (machine.Order, error)
 	if _, err := caller(ctx); err != nil {
 		return machine.Order{}, err
 	}
-	o, err := s.DB.Order(ctx, id)
+	o, err := s.Orders.Order(ctx, id)
 	if err != nil {
 		return o, err
 	}

@@ -28,7 +28,7 @@ func (s *Server) tokenRoutes(api huma.API) {
 			Token string `json:"token"`
 		}]
 		var err error
-		out.Body.Token, err = s.DB.NewAPIToken(ctx, string(in.Body.Role), in.Body.Project)
+		out.Body.Token, err = s.Accounts.NewAPIToken(ctx, string(in.Body.Role), in.Body.Project)
 		return &out, err
 	})
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/bareyard/bareyard/machine"
 	"github.com/bareyard/bareyard/network"
+	"github.com/bareyard/bareyard/provisioner"
 )
 
 // Class implements provisioner.Shelf.
@@ -20,16 +21,10 @@ func (db *DB) Class(ctx context.Context, name string) (machine.Class, error) {
 }
 
 // Classes lists what is sold, and how many of each are available.
-func (db *DB) Classes(ctx context.Context) ([]Stocked, error) {
+func (db *DB) Classes(ctx context.Context) ([]provisioner.ClassStock, error) {
 	rows, err := db.pool.Query(ctx, `SELECT c.name, c.description, c.accelerator, c.count, c.monthly_price, c.currency,
 		(SELECT count(*) FROM machine m WHERE m.class = c.name AND m.state = 'available') AS available FROM class c ORDER BY c.name`)
-	return collect[Stocked](rows, err, "list classes")
-}
-
-// Stocked is a class and how many machines of it are available now.
-type Stocked struct {
-	machine.Class
-	Available int `json:"available"`
+	return collect[provisioner.ClassStock](rows, err, "list classes")
 }
 
 // PutClass inserts or replaces a class.
@@ -75,20 +70,12 @@ func (db *DB) Line(ctx context.Context, name string) (network.Line, error) {
 }
 
 // Lines lists the carrier lines and how many addresses of each are free.
-func (db *DB) Lines(ctx context.Context) ([]LineStock, error) {
+func (db *DB) Lines(ctx context.Context) ([]provisioner.LineStock, error) {
 	rows, err := db.pool.Query(ctx, `SELECT l.name, l.site, l.min_bandwidth, l.max_bandwidth,
 		(SELECT count(*) FROM address a WHERE a.line = l.name AND a.order_id IS NULL AND a.free_at <= now()) AS free,
 		(SELECT count(*) FROM address a WHERE a.line = l.name AND a.order_id IS NULL AND a.free_at > now()) AS cooling,
 		(SELECT count(*) FROM address a WHERE a.line = l.name) AS total FROM line l ORDER BY l.name`)
-	return collect[LineStock](rows, err, "list lines")
-}
-
-// LineStock is a line and its addresses.
-type LineStock struct {
-	network.Line
-	Free    int `json:"free"`
-	Cooling int `json:"cooling"` // released, not yet given out again
-	Total   int `json:"total"`
+	return collect[provisioner.LineStock](rows, err, "list lines")
 }
 
 // PutLine inserts or replaces a line.

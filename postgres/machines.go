@@ -86,17 +86,8 @@ func (db *DB) Jobs(ctx context.Context, machineID, orderID string) ([]machine.Jo
 	return pgx.CollectRows(rows, scanJob)
 }
 
-// EventFilter says which events to list; empty fields do not filter.
-type EventFilter struct {
-	After     int64 // events with a larger id
-	MachineID string
-	OrderID   string
-	JobID     string
-	Limit     int // zero means 1000
-}
-
 // Events lists events in the order in which they happened.
-func (db *DB) Events(ctx context.Context, f EventFilter) ([]provisioner.Event, error) {
+func (db *DB) Events(ctx context.Context, f provisioner.EventFilter) ([]provisioner.Event, error) {
 	limit := f.Limit
 	if limit <= 0 {
 		limit = 1000

@@ -109,7 +109,6 @@ func TestLateReportOfOlderAttempt(t *testing.T) {
 	_, err := y.Place(t.Context(), y.request(), "")
 	y.must(err)
 	old := y.walk(m.ID, machine.StepWrite)
-	y.Now, y.Lease = nil, 0
 	y.silence(m.ID)
 	y.must(y.Expire(t.Context(), m.ID))
 	j := y.job(y.machine(m.ID).JobID)

@@ -86,7 +86,6 @@ type Engine struct {
 	Plan  func(machine.JobKind) []machine.Step // nil means machine.Plan
 	Lease time.Duration                        // how long a controller step may be silent before another replica takes it up; zero means 90 s
 	Log   *slog.Logger                         // nil means silence
-	Now   func() time.Time                     // nil means time.Now
 }
 
 // ErrStale refuses a report of an older attempt or of a job that is over: whoever sent it must stop and power off.
@@ -94,13 +93,6 @@ var ErrStale = errors.New("this job and attempt are over")
 
 // ErrDenied refuses an agent: bad token or nonce, or one that is not for this machine.
 var ErrDenied = errors.New("token or nonce refused")
-
-func (e *Engine) now() time.Time {
-	if e.Now != nil {
-		return e.Now()
-	}
-	return time.Now()
-}
 
 func (e *Engine) log() *slog.Logger {
 	if e.Log != nil {

@@ -18,7 +18,6 @@ import (
 
 	"github.com/bareyard/bareyard/api"
 	"github.com/bareyard/bareyard/machine"
-	"github.com/bareyard/bareyard/postgres"
 	"github.com/bareyard/bareyard/provisioner"
 )
 
@@ -127,7 +126,7 @@ func (c *Client) Move(ctx context.Context, id, verb, reason string) (out machine
 }
 
 // Classes lists what is sold.
-func (c *Client) Classes(ctx context.Context) (out []postgres.Stocked, err error) {
+func (c *Client) Classes(ctx context.Context) (out []provisioner.ClassStock, err error) {
 	return out, c.get(ctx, "/v1/classes", &out)
 }
 
@@ -138,7 +137,7 @@ func (c *Client) PutClass(ctx context.Context, k machine.Class) error {
 }
 
 // Lines lists carrier lines.
-func (c *Client) Lines(ctx context.Context) (out []postgres.LineStock, err error) {
+func (c *Client) Lines(ctx context.Context) (out []provisioner.LineStock, err error) {
 	return out, c.get(ctx, "/v1/lines", &out)
 }
 

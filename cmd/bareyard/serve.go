@@ -132,7 +132,8 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 		return err
 	}
 	store := &images.Store{Dir: cfg.ImageDir}
-	server := &api.Server{DB: db, Engine: engine, Images: store, Validator: cfg.Validator, Log: log, Version: version}
+	server := &api.Server{Accounts: db, Machines: db, Orders: db, Log: db, Catalogue: db, Shelf: db, Store: store, Engine: engine,
+		Validator: cfg.Validator, Logger: log, Version: version}
 	handler := server.Handler()
 
 	cert, err := authority.issue(cfg.Boot.Address, time.Now())

@@ -1,0 +1,29 @@
+package provisioner
+
+import (
+	"github.com/bareyard/bareyard/machine"
+	"github.com/bareyard/bareyard/network"
+)
+
+// ClassStock is a class and how many machines of it are available now.
+type ClassStock struct {
+	machine.Class
+	Available int `json:"available"`
+}
+
+// LineStock is a line and its addresses.
+type LineStock struct {
+	network.Line
+	Free    int `json:"free"`
+	Cooling int `json:"cooling"` // released, not yet given out again
+	Total   int `json:"total"`
+}
+
+// EventFilter says which events to list; empty fields do not filter.
+type EventFilter struct {
+	After     int64 // events with a larger id
+	MachineID string
+	OrderID   string
+	JobID     string
+	Limit     int // zero means 1000
+}
