@@ -156,7 +156,7 @@ func (q *qcow2) loadL1(offset, entries int64) error {
 	case need*8 > qcow2MaxL1:
 		return qcow2Error("has a first-level table of more than 32 MiB")
 	case offset <= 0 || offset%(1<<q.bits) != 0 || offset > q.fileSize-need*8:
-		return qcow2Error("has its first-level table outside of the file")
+		return qcow2Error("has its first-level table outside of the file: it is damaged or cut short")
 	}
 	raw := make([]byte, need*8)
 	if _, err := q.r.ReadAt(raw, offset); err != nil {
