@@ -112,7 +112,11 @@ func (e *Engine) carryOut(ctx context.Context, m machine.Machine, j machine.Job,
 			if err := e.Power.SetNextBoot(ctx, t, ipmi.DeviceDisk, m.Firmware == machine.UEFI); err != nil {
 				return err
 			}
-			return e.Power.SetPower(ctx, t, ipmi.OpCycle)
+			// Not a cycle: off and on are each seen, and a board that forgets its override at a reset has none to forget.
+			if err := e.Power.SetPower(ctx, t, ipmi.OpOff); err != nil {
+				return err
+			}
+			return e.Power.SetPower(ctx, t, ipmi.OpOn)
 		})
 	case machine.StepNetwork:
 		if o == nil {

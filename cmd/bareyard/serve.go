@@ -175,7 +175,7 @@ func newEngine(cfg config, db *postgres.DB, log *slog.Logger, ca string) (*provi
 		return nil, fmt.Errorf("read api_listen: %w", err)
 	}
 	e := &provisioner.Engine{
-		Store: db, Shelf: db, Tickets: db, Power: &ipmi.Controller{Log: log}, Edge: noEdge{}, Ports: &bridgeport.Driver{Netns: cfg.Ports.Netns},
+		Store: db, Shelf: db, Tickets: db, Power: &ipmi.Controller{Log: log, Poll: time.Second}, Edge: noEdge{}, Ports: &bridgeport.Driver{Netns: cfg.Ports.Netns},
 		Agents:   "https://" + net.JoinHostPort(cfg.Boot.Address.String(), port),
 		Images:   fmt.Sprintf("http://%s/images", net.JoinHostPort(cfg.Boot.Address.String(), strconv.Itoa(int(cfg.Boot.HTTPPort)))),
 		CA:       ca,
