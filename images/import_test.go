@@ -236,19 +236,25 @@ func TestF09DigestOfWhichBytes(t *testing.T) {
 	}
 }
 
+func (in Import) window(mib uint64) Import {
+	in.MaxWindow = mib << 20
+	return in
+}
+
 func TestF11LongWindow(t *testing.T) {
 	disk := testDisk(t, 24<<20)
-	long := tempFile(t, tool(t, disk, "zstd", "-q", "-1", "--long=31", "-c"))
-	mustRefuse(t, Import{Path: long, MaxWindow: 128 << 20}, "file", "window of 2048 MiB, more than the 128 MiB")
+	mustRefuse(t, Import{Path: tempFile(t, tool(t, disk[:1<<20], "zstd", "-q", "-1", "--long=31", "-c"))}.window(128), "file", "window of 2048 MiB, more than the 128 MiB")
+	packed := tool(t, disk, "zstd", "-q", "-1", "--long=27", "-c")
+	mustRefuse(t, Import{Path: tempFile(t, packed)}.window(16), "file", "window of 128 MiB, more than the 16 MiB")
 	s := &Store{Dir: t.TempDir()}
-	if _, err := s.Import(context.Background(), Import{Path: long, MaxWindow: 2 << 30}); err != nil {
+	if _, err := s.Import(context.Background(), Import{Path: tempFile(t, packed)}.window(128)); err != nil {
 		t.Errorf("with enough memory: %v", err)
 	}
 	// A harmless first frame does not open the door for the second.
 	head := tool(t, disk[:1<<20], "zstd", "-qc")
-	rest := tool(t, disk[1<<20:], "zstd", "-q", "-1", "--long=31", "-c")
-	mustRefuse(t, Import{Path: tempFile(t, append(head, rest...)), MaxWindow: 128 << 20}, "file", "window")
+	rest := tool(t, disk[1<<20:], "zstd", "-q", "-1", "--long=27", "-c")
+	mustRefuse(t, Import{Path: tempFile(t, append(head, rest...))}.window(16), "file", "window")
 
 	xz := tool(t, disk[:1<<20], "xz", "--lzma2=preset=0,dict=512MiB", "-c")
-	mustRefuse(t, Import{Path: tempFile(t, xz), MaxWindow: 128 << 20}, "file", "xz window of 512 MiB")
+	mustRefuse(t, Import{Path: tempFile(t, xz)}.window(128), "file", "xz window of 512 MiB")
 }

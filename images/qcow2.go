@@ -44,6 +44,7 @@ type qcow2 struct {
 	fileSize int64
 	size     int64 // bytes of the guest's disk
 	bits     uint  // log2 of the cluster size
+	flate    io.ReadCloser
 	zstd     *zstd.Decoder
 	l1       []uint64
 
@@ -257,7 +258,13 @@ func (q *qcow2) inflate(entry uint64) error {
 		}
 		src = q.zstd
 	} else {
-		src = flate.NewReader(bytes.NewReader(q.packed))
+		if q.flate == nil {
+			q.flate = flate.NewReader(nil)
+		}
+		if err := q.flate.(flate.Resetter).Reset(bytes.NewReader(q.packed), nil); err != nil {
+			return qcow2Error(fmt.Sprintf("has a damaged cluster: %v", err))
+		}
+		src = q.flate
 	}
 	if _, err := io.ReadFull(src, q.buf); err != nil {
 		return qcow2Error(fmt.Sprintf("has a damaged cluster: %v", err))
