@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// queueBytes returns the length of a class's queue: 50 ms at its rate, and at least 20 full frames, so that one train of
-// TCP segments fits.
-func queueBytes(kbit int) int { return max(kbit*1000/8/20, 20*1514) }
+// queueBytes returns the length of a class's queue: 50 ms at its rate, and at least what one packet of 64 KiB counts as,
+// which offloads make of 45 TCP segments: in a shorter queue it would always be dropped whole.
+func queueBytes(kbit int) int { return max(kbit*1000/8/20, 70_000) }
 
 // burstBytes returns how much a class may send at once: 2 ms at its rate, which bridges a late timer, and at least 3 full
 // frames.

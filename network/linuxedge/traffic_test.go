@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"runtime"
 	"sync"
 	"syscall"
 	"testing"
@@ -23,19 +24,35 @@ const (
 )
 
 const (
-	warmUp = 400 * time.Millisecond // slow start, the queue fills
-	window = time.Second
-	tries  = 3 // the box may be busy with something else
+	warmUp  = 500 * time.Millisecond // slow start, the queue fills
+	window  = 1500 * time.Millisecond
+	tries   = 3
+	patient = 10 // while the box is busy with something else
 )
 
 // within reports whether a rate is −10 % to +3 % of the ideal.
 func within(got, ideal float64) bool { return got >= 0.90*ideal && got <= 1.03*ideal }
 
-// best measures up to three times until a rate, in Mbit/s, is within bounds.
+// busy reports whether more than three processes per two cores want to run, which no measurement of 1 Gbit/s survives.
+func busy(t *testing.T) bool {
+	t.Helper()
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var load float64
+	if _, err := fmt.Sscan(string(text), &load); err != nil {
+		t.Fatal(err)
+	}
+	return load > 1.5*float64(runtime.NumCPU())
+}
+
+// best measures three times at most, on a busy box more often, until a rate, in Mbit/s, is within bounds. That a rate is
+// exceeded is nothing that load explains, but the queue and the burst of a class may come out in one window.
 func best(t *testing.T, what string, ideal float64, measure func() float64) {
 	t.Helper()
 	var got []string
-	for range tries {
+	for n := 1; n <= tries || n <= patient && busy(t); n++ {
 		mbit := measure()
 		got = append(got, fmt.Sprintf("%.1f", mbit))
 		if within(mbit, ideal) {

@@ -93,7 +93,7 @@ func TestQueueAndBurst(t *testing.T) {
 	for _, c := range []struct {
 		kbit, queue int
 		burst       uint32
-	}{{1_000, 30_280, 4542}, {10_000, 62_500, 4542}, {100_000, 625_000, 25_000}, {1_000_000, 6_250_000, 250_000}, {100_000_000, 625_000_000, 25_000_000}} {
+	}{{1_000, 70_000, 4542}, {10_000, 70_000, 4542}, {20_000, 125_000, 5000}, {100_000, 625_000, 25_000}, {1_000_000, 6_250_000, 250_000}, {100_000_000, 625_000_000, 25_000_000}} {
 		if q, b := queueBytes(c.kbit), burstBytes(c.kbit); q != c.queue || b != c.burst {
 			t.Errorf("%d kbit/s: queue %d, burst %d, want %d and %d", c.kbit, q, b, c.queue, c.burst)
 		}
