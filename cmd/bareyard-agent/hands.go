@@ -14,6 +14,7 @@ import (
 
 // hands does the steps on this machine. It is agent.Hands.
 type hands struct {
+	found     <-chan struct{} // closed when the drivers of all disks are loaded
 	disks     disk.Set
 	inventory inventory.Source
 	vars      efivar.Vars
@@ -36,6 +37,11 @@ func (h *hands) Identity(context.Context) (machine.Hello, error) {
 
 // Do carries out a step.
 func (h *hands) Do(ctx context.Context, in machine.Instruction, progress func(done, total int64)) (any, error) {
+	select {
+	case <-h.found:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	switch in.Step {
 	case machine.StepInventory:
 		return h.inventory.Read()

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/bareyard/bareyard/agent"
@@ -16,9 +17,11 @@ import (
 	"github.com/bareyard/bareyard/agent/efivar"
 	"github.com/bareyard/bareyard/agent/inventory"
 	"github.com/bareyard/bareyard/machine"
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
+
+// version is set by the linker.
+var version = "unknown"
 
 func main() {
 	if os.Getpid() != 1 {
@@ -27,7 +30,11 @@ func main() {
 	}
 	debug.SetMemoryLimit(256 << 20) // machines of the lab have 384 MiB, RAM disk included
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{ReplaceAttr: sinceStart}))
-	if err := run(context.Background(), log); err != nil {
+	log.Info("the agent starts", "version", version)
+	switch err := run(context.Background(), log); {
+	case errors.Is(err, agent.ErrNotWanted):
+		log.Info("the agent ends", "reason", err)
+	case err != nil:
 		log.Error("the agent ends", "error", err)
 	}
 	powerOff(log)
@@ -42,13 +49,11 @@ func sinceStart(_ []string, a slog.Attr) slog.Attr {
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &up); err != nil {
 		return slog.Attr{}
 	}
-	return slog.String("up", time.Duration(up.Nano()).Round(time.Millisecond).String())
+	return slog.String(slog.TimeKey, time.Duration(up.Nano()).Round(time.Millisecond).String())
 }
 
-// bootTime bounds the way to the network: a machine that finds none is powered off, and its job tries again.
-const bootTime = 10 * time.Minute
-
-// run is the whole life of the agent.
+// run is the whole life of the agent. The ports' drivers come first, so that the server hears of the machine while its disks
+// are still being found; no step begins before they are.
 func run(ctx context.Context, log *slog.Logger) error {
 	if err := mountAll(); err != nil {
 		return err
@@ -61,38 +66,54 @@ func run(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	if err := loadDrivers(ctx, log); err != nil {
-		return err
-	}
-	mountFirmwareVariables(log)
-	booting, cancel := context.WithTimeout(ctx, bootTime)
-	defer cancel()
-	lease, err := bringUp(booting, boot.MAC, log)
+	d, err := newDrivers(log)
 	if err != nil {
 		return err
 	}
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return lease.keep(ctx, log) })
-	g.Go(func() error {
-		err := agent.Run(ctx, agent.Config{Boot: boot, Hands: newHands(log), Log: log})
-		if err == nil {
-			return errFinished
-		}
-		return err
-	})
-	if err := g.Wait(); !errors.Is(err, errFinished) {
+	if err := d.load(ctx, isPort); err != nil {
 		return err
 	}
-	return nil
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var background sync.WaitGroup
+	found := make(chan struct{})
+	background.Go(func() {
+		defer close(found)
+		mountFirmwareVariables(d, log)
+		if err := d.load(ctx, nil); err != nil && ctx.Err() == nil {
+			log.Error("drivers are missing", "error", err)
+		}
+	})
+	lease, err := bringUp(ctx, boot.MAC, log)
+	if err != nil {
+		return err
+	}
+	background.Go(func() { lease.keep(ctx, log) })
+	err = agent.Run(ctx, agent.Config{Boot: boot, Hands: newHands(log, found), Log: log})
+	cancel()
+	settle(&background, log)
+	return err
 }
 
-// errFinished ends the group when the server has said that all is done.
-var errFinished = errors.New("finished")
+// settle waits for what runs in the background, but not for a driver that hangs: the machine has to go off.
+func settle(background *sync.WaitGroup, log *slog.Logger) {
+	ended := make(chan struct{})
+	go func() { // ends with the machine at the latest
+		background.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(5 * time.Second):
+		log.Warn("something hangs in the background")
+	}
+}
 
-// newHands joins the protocol with the disks of this machine.
-func newHands(log *slog.Logger) *hands {
+// newHands joins the protocol with the disks of this machine, which are all there when found is closed.
+func newHands(log *slog.Logger, found <-chan struct{}) *hands {
 	set := disk.Set{Sys: "/sys", Dev: "/dev", Log: log}
 	return &hands{
+		found: found,
 		disks: set,
 		inventory: inventory.Source{Sys: "/sys", Proc: "/proc", Permanent: permanentMAC, Disks: func() ([]machine.Disk, error) {
 			found, err := set.List()

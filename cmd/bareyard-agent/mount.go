@@ -22,16 +22,23 @@ func mountAll() error {
 			return fmt.Errorf("mount %s: %w", m.target, err)
 		}
 	}
+	// As process 1 a crash of ours is a kernel panic: restart instead of standing still for ever.
+	if err := os.WriteFile("/proc/sys/kernel/panic", []byte("30"), 0); err != nil {
+		return fmt.Errorf("set panic time-out: %w", err)
+	}
 	return nil
 }
 
 // mountFirmwareVariables makes UEFI's variables writable files. Without them the boot entry is not set, which is no
 // more than a warning: the image has the fallback path.
-func mountFirmwareVariables(log *slog.Logger) {
+func mountFirmwareVariables(d *drivers, log *slog.Logger) {
 	if _, err := os.Stat("/sys/firmware/efi"); err != nil {
 		return // BIOS
 	}
-	if err := unix.Mount("efivarfs", "/sys/firmware/efi/efivars", "efivarfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
-		log.Warn("firmware variables cannot be mounted", "err", err)
+	if err := d.probe("efivarfs"); err != nil {
+		log.Warn("efivarfs is not loaded", "error", err)
+	}
+	if err := unix.Mount("efivarfs", "/sys/firmware/efi/efivars", "efivarfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil && !errors.Is(err, unix.EBUSY) {
+		log.Warn("firmware variables cannot be mounted", "error", err)
 	}
 }

@@ -25,8 +25,13 @@ type lease struct {
 // linkByName is netlink's, for main.
 func linkByName(name string) (netlink.Link, error) { return netlink.LinkByName(name) }
 
-// bringUp brings up the port with this MAC address and gets it an address by DHCP. It goes on until ctx ends.
+// bootTime bounds the way to the network: a machine that finds none is powered off, and its job tries again.
+const bootTime = 10 * time.Minute
+
+// bringUp brings up the port with this MAC address and gets it an address by DHCP.
 func bringUp(ctx context.Context, mac string, log *slog.Logger) (*lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, bootTime)
+	defer cancel()
 	link, err := waitLink(ctx, mac)
 	if err != nil {
 		return nil, err
@@ -136,11 +141,11 @@ func (l *lease) apply() error {
 
 // keep renews the lease until ctx ends: erasing large disks takes days. A renewal that fails is tried again; the address
 // stays, for it is reserved for this machine.
-func (l *lease) keep(ctx context.Context, log *slog.Logger) error {
+func (l *lease) keep(ctx context.Context, log *slog.Logger) {
 	for {
 		wait := l.got.ACK.IPAddressLeaseTime(time.Hour) / 2
 		if pause(ctx, max(wait, 30*time.Second)) != nil {
-			return nil
+			return
 		}
 		got, err := request(ctx, l.link.Attrs().Name)
 		if err != nil {

@@ -29,19 +29,20 @@ type Options struct {
 
 // Modules are the kernel modules that the agent needs to reach its server and its disks. Debian's generic kernel has few
 // drivers built in. What a listed module depends on comes along; one that the kernel has built in, or lacks, is passed over.
+// RAID, device-mapper and file systems are left out on purpose: what the RAM disk cannot assemble, it need not take down.
 func Modules() []string {
 	return []string{
 		// ports
-		"virtio_net", "e1000", "e1000e", "igb", "igc", "ixgbe", "i40e", "ice", "tg3", "bnxt_en", "mlx4_en", "mlx5_core", "r8169", "vmxnet3", "atlantic", "ena",
+		"virtio_net", "e1000", "e1000e", "igb", "igc", "ixgbe", "i40e", "ice", "tg3", "bnxt_en", "mlx5_core", "r8169", "atlantic",
 		// disks and what they hang on
-		"virtio_pci", "virtio_blk", "virtio_scsi", "nvme", "ahci", "ata_piix", "sd_mod", "megaraid_sas", "mpt3sas", "aacraid", "hpsa", "smartpqi",
-		// remains that must be taken down, firmware variables, the BMC
-		"md_mod", "raid0", "raid1", "raid10", "raid456", "dm_mod", "efivarfs", "ipmi_si", "ipmi_devintf",
-		"loop", "af_packet",
+		"virtio_pci", "virtio_blk", "virtio_scsi", "nvme", "ahci", "ata_piix", "sd_mod", "megaraid_sas", "mpt3sas", "aacraid", "smartpqi",
+		// firmware variables
+		"efivarfs",
 	}
 }
 
-// Build writes the RAM disk as a zstd-compressed newc cpio archive. The same input makes the same bytes. The file appears
+// Build writes the RAM disk as a zstd-compressed newc cpio archive, with zeros behind it up to a multiple of four bytes,
+// which the kernel skips. The same input makes the same bytes. The file appears
 // under its name when it is complete.
 func Build(ctx context.Context, o Options) error {
 	version, err := os.ReadFile(filepath.Join(o.KernelDir, "version"))
@@ -80,7 +81,9 @@ func Build(ctx context.Context, o Options) error {
 	if err != nil {
 		return fmt.Errorf("make compressor: %w", err)
 	}
-	if err := renameio.WriteFile(o.Out, enc.EncodeAll(raw, nil), 0o644); err != nil {
+	packed := enc.EncodeAll(raw, nil)
+	packed = append(packed, make([]byte, -len(packed)&3)...) // so that a boot archive may follow it as it is
+	if err := renameio.WriteFile(o.Out, packed, 0o644); err != nil {
 		return fmt.Errorf("write RAM disk: %w", err)
 	}
 	return nil
