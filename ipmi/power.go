@@ -107,16 +107,17 @@ func (c *Controller) watch(ctx context.Context, w wire, goal Power, restart bool
 	}
 	seenOff := false
 	onSince := time.Time{}
-	last, lastErr := Unknown, error(nil)
+	last, read, failed, lastErr := Unknown, false, 0, error(nil)
 	for {
 		p, err := w.power(ctx)
 		switch {
 		case err != nil && !transient(err) && ctx.Err() == nil:
 			return err
 		case err != nil && ctx.Err() == nil:
+			failed++
 			lastErr = err
 		case err == nil:
-			last, lastErr = p, nil
+			last, read, failed, lastErr = p, true, 0, nil
 		}
 		switch {
 		case err != nil || p != goal:
@@ -130,6 +131,9 @@ func (c *Controller) watch(ctx context.Context, w wire, goal Power, restart bool
 			return nil
 		}
 		if !c.wait(ctx) {
+			if read && failed == 1 { // the deadline cut it short
+				lastErr = nil
+			}
 			return c.unreached(ctx, last, lastErr)
 		}
 	}

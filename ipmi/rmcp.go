@@ -34,6 +34,7 @@ var (
 // power command for some BMCs.
 type rmcpConn struct {
 	c      *client.Client
+	wire   *rmcpWire
 	answer time.Duration
 	log    *slog.Logger
 	t      Target
@@ -57,12 +58,13 @@ func openRMCP(ctx context.Context, t Target, m *memory, answer time.Duration, lo
 	level := types.PrivilegeLevelAdministrator
 	var err error
 	for i := 0; i < len(suites); i++ {
-		var c *client.Client
+		var c *rmcpConn
 		c, err = login(ctx, t, suites[i], level, answer, m.worked == t.Username)
 		switch {
 		case err == nil:
 			m.suite = int(suites[i])
-			return &rmcpConn{c: c, answer: answer, log: log, t: t}, nil
+			c.log = log
+			return c, nil
 		case errors.Is(err, errPrivilege) && level == types.PrivilegeLevelAdministrator:
 			level = types.PrivilegeLevelOperator // which is all that power and boot options need
 			i--
@@ -76,7 +78,7 @@ func openRMCP(ctx context.Context, t Target, m *memory, answer time.Duration, lo
 }
 
 // login opens one session on a socket of its own, so that late answers to an earlier attempt go nowhere.
-func login(ctx context.Context, t Target, suite types.CipherSuiteID, level types.PrivilegeLevel, answer time.Duration, workedBefore bool) (*client.Client, error) {
+func login(ctx context.Context, t Target, suite types.CipherSuiteID, level types.PrivilegeLevel, answer time.Duration, workedBefore bool) (*rmcpConn, error) {
 	host, portText := splitAddress(t.Address)
 	port, err := strconv.Atoi(portText)
 	if err != nil || host == "" {
@@ -86,42 +88,56 @@ func login(ctx context.Context, t Target, suite types.CipherSuiteID, level types
 	if err != nil {
 		return nil, failf(ErrCredentials, "refused by the client")
 	}
-	c.WithUDPProxy(&dialer{address: net.JoinHostPort(host, portText), wire: rmcpWire{suite: suite, username: t.Username, password: t.Password}})
-	c.WithTimeout(answer).WithRetry(0).WithCipherSuiteID(suite).WithMaxPrivilegeLevel(level)
+	socket, err := new(net.Dialer).DialContext(ctx, "udp", net.JoinHostPort(host, portText))
+	if err != nil {
+		return nil, wireError(err)
+	}
+	r := &rmcpConn{c: c, answer: answer, t: t, wire: &rmcpWire{Conn: socket, suite: suite, username: t.Username, password: t.Password}}
+	// The client's own limit is the longest of ours; it cannot be changed once the client is in use.
+	c.WithUDPProxy(r.wire).WithTimeout(max(answer, controlAnswer)).WithRetry(0).WithCipherSuiteID(suite).WithMaxPrivilegeLevel(level)
 	active := false
-	err = func() error {
-		if _, err := c.OpenSession(ctx); err != nil {
-			return loginError(err, false)
-		}
-		if _, err := c.RAKPMessage1(ctx); err != nil {
+	for _, step := range []func(context.Context) error{
+		func(ctx context.Context) error { _, err := c.OpenSession(ctx); return loginError(err, false) },
+		func(ctx context.Context) error { _, err := c.RAKPMessage1(ctx); return loginError(err, workedBefore) },
+		func(ctx context.Context) error {
+			_, err := c.RAKPMessage3(ctx)
+			active = err == nil
 			return loginError(err, workedBefore)
-		}
-		if _, err := c.RAKPMessage3(ctx); err != nil {
-			return loginError(err, workedBefore)
-		}
-		active = true
-		if _, err := c.SetSessionPrivilegeLevel(ctx, level); err != nil {
-			if r, ok := types.IsResponseError(err); ok && (r.CompletionCode() == 0x80 || r.CompletionCode() == 0x81) {
+		},
+		func(ctx context.Context) error {
+			_, err := c.SetSessionPrivilegeLevel(ctx, level)
+			if res, ok := types.IsResponseError(err); ok && (res.CompletionCode() == 0x80 || res.CompletionCode() == 0x81) {
 				return errPrivilege
 			}
 			return commandError(err)
+		},
+	} {
+		if err := r.wire.exchange(ctx, answer, step); err != nil {
+			r.end(ctx, active)
+			return nil, err
 		}
-		return nil
-	}()
-	if err == nil {
-		return c, nil
 	}
-	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWithin)
+	return r, nil
+}
+
+// end closes the session, if there is one, and the socket.
+func (r *rmcpConn) end(ctx context.Context, active bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWithin)
 	defer cancel()
 	if !active {
-		cancel() // there is no session to close: close the socket only
+		cancel() // which leaves the client only the socket to close
 	}
-	_ = c.Close(end)
-	return nil, err
+	if err := r.wire.exchange(ctx, r.answer, r.c.Close); err != nil && active && r.log != nil {
+		r.log.Debug("BMC session did not end in order", "bmc", r.t)
+	}
+	_ = r.wire.Close()
 }
 
 // loginError sorts the error of a message of the RMCP+ handshake (IPMI 2.0 table 13-15).
 func loginError(err error, workedBefore bool) error {
+	if err == nil {
+		return nil
+	}
 	if errors.Is(err, client.ErrRAKPAuthentication) {
 		return failf(ErrCredentials, "wrong password")
 	}
@@ -164,6 +180,9 @@ func wireError(err error) *failure {
 
 // commandError sorts the error of a command within a session (IPMI 2.0 table 5-2).
 func commandError(err error) error {
+	if err == nil {
+		return nil
+	}
 	r, ok := types.IsResponseError(err)
 	if !ok {
 		f := wireError(err)
@@ -186,9 +205,4 @@ func commandError(err error) error {
 	}
 }
 
-// close ends the session.
-func (r *rmcpConn) close(ctx context.Context) {
-	if err := r.c.Close(ctx); err != nil {
-		r.log.Debug("BMC session did not end in order", "bmc", r.t)
-	}
-}
+func (r *rmcpConn) close(ctx context.Context) { r.end(ctx, true) }

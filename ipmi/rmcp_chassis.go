@@ -21,24 +21,26 @@ var controls = map[Op]chassis.ChassisControl{
 const controlAnswer = 5 * time.Second
 
 func (r *rmcpConn) power(ctx context.Context) (Power, error) {
-	s, err := r.c.GetChassisStatus(ctx)
-	if err != nil {
-		return Unknown, commandError(err)
-	}
-	if s.PowerIsOn {
-		return On, nil
-	}
-	return Off, nil
+	p := Unknown
+	err := r.wire.exchange(ctx, r.answer, func(ctx context.Context) error {
+		s, err := r.c.GetChassisStatus(ctx)
+		if err != nil {
+			return commandError(err)
+		}
+		p = Off
+		if s.PowerIsOn {
+			p = On
+		}
+		return nil
+	})
+	return p, err
 }
 
 func (r *rmcpConn) command(ctx context.Context, op Op, _ Power) error {
-	r.c.WithTimeout(max(r.answer, controlAnswer))
-	defer r.c.WithTimeout(r.answer)
-	_, err := r.c.ChassisControl(ctx, controls[op])
-	if err == nil {
-		return nil
-	}
-	err = commandError(err)
+	err := r.wire.exchange(ctx, max(r.answer, controlAnswer), func(ctx context.Context) error {
+		_, err := r.c.ChassisControl(ctx, controls[op])
+		return commandError(err)
+	})
 	if errors.Is(err, ErrUnsupported) && (op == OpCycle || op == OpReset) {
 		return errRestartUnsupported
 	}
@@ -86,20 +88,22 @@ func (r *rmcpConn) setBoot(ctx context.Context, d Device, uefi bool) error {
 }
 
 func (r *rmcpConn) setParam(ctx context.Context, selector types.BootOptionParamSelector, data []byte) error {
-	_, err := r.c.SetSystemBootOptionsParam(ctx, &chassis.SetSystemBootOptionsParamRequest{ParamSelector: selector, ParamData: data})
-	if code, ok := types.IsResponseError(err); ok && code.CompletionCode() == 0xd5 {
-		return failf(ErrOff, "completion code 0xd5")
-	}
-	if err != nil {
+	return r.wire.exchange(ctx, r.answer, func(ctx context.Context) error {
+		_, err := r.c.SetSystemBootOptionsParam(ctx, &chassis.SetSystemBootOptionsParamRequest{ParamSelector: selector, ParamData: data})
+		if code, ok := types.IsResponseError(err); ok && code.CompletionCode() == 0xd5 {
+			return failf(ErrOff, "completion code 0xd5")
+		}
 		return commandError(err)
-	}
-	return nil
+	})
 }
 
 func (r *rmcpConn) keepsBoot(ctx context.Context, d Device, uefi bool) (bool, error) {
-	res, err := r.c.GetSystemBootOptionsParam(ctx, types.BootOptionParamSelector_BootFlags, 0, 0)
-	if err != nil {
-		return false, commandError(err)
+	var res *chassis.GetSystemBootOptionsParamResponse
+	if err := r.wire.exchange(ctx, r.answer, func(ctx context.Context) (err error) {
+		res, err = r.c.GetSystemBootOptionsParam(ctx, types.BootOptionParamSelector_BootFlags, 0, 0)
+		return commandError(err)
+	}); err != nil {
+		return false, err
 	}
 	var got types.BootOptionParam_BootFlags
 	if len(res.ParamData) > 5 {
@@ -131,9 +135,11 @@ const (
 
 // keepsDeviceOnly reports whether the BMC is one whose boot flags cannot be read back in full though it uses them.
 func (r *rmcpConn) keepsDeviceOnly(ctx context.Context) (bool, error) {
-	id, err := r.c.GetDeviceID(ctx)
-	if err != nil {
-		return false, commandError(err)
-	}
-	return id.ManufacturerID == simManufacturer && id.ProductID == simProduct, nil
+	sim := false
+	err := r.wire.exchange(ctx, r.answer, func(ctx context.Context) error {
+		id, err := r.c.GetDeviceID(ctx)
+		sim = err == nil && id.ManufacturerID == simManufacturer && id.ProductID == simProduct
+		return commandError(err)
+	})
+	return sim, err
 }

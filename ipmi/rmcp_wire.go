@@ -1,8 +1,10 @@
 package ipmi
 
 import (
+	"context"
 	"encoding/binary"
 	"net"
+	"time"
 
 	"github.com/bougou/go-ipmi/pkg/crypto"
 	"github.com/bougou/go-ipmi/pkg/types"
@@ -40,20 +42,17 @@ type rmcpWire struct {
 	k1, k2                   []byte
 }
 
-// dialer is the proxy.Dialer that go-ipmi takes: it makes the wire and remembers it.
-type dialer struct {
-	address string
-	wire    rmcpWire
-}
+// Dial makes the wire a proxy.Dialer for go-ipmi, whose own idea of an address is wrong for IPv6.
+func (w *rmcpWire) Dial(_, _ string) (net.Conn, error) { return w, nil }
 
-// Dial opens the socket. It ignores the address that go-ipmi put together, which is wrong for IPv6.
-func (d *dialer) Dial(network, _ string) (net.Conn, error) {
-	conn, err := net.Dial(network, d.address)
-	if err != nil {
-		return nil, err
-	}
-	d.wire.Conn = conn
-	return &d.wire, nil
+// exchange runs fn, which sends something and waits at most d for the answer. go-ipmi reads in a goroutine of its own, which
+// outlives a context that ends: it is woken, so that it does not hold up the end of the session.
+func (w *rmcpWire) exchange(ctx context.Context, d time.Duration, fn func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = w.SetReadDeadline(time.Now()) })
+	defer stop()
+	return fn(ctx)
 }
 
 // Write notes what the session's keys are made of.
