@@ -203,10 +203,13 @@ func (s *site) ssh(ctx context.Context, o machine.Order, command string) string 
 	defer cancel()
 	var err error
 	for ctx.Err() == nil {
-		var out string
-		if out, err = s.lab.SSH(ctx, lab.Internet, o.Address, "root", s.key, command); err == nil {
+		try, stop := context.WithTimeout(ctx, 20*time.Second) // TCP asks a host that is down less and less often
+		out, sshErr := s.lab.SSH(try, lab.Internet, o.Address, "root", s.key, command)
+		stop()
+		if sshErr == nil {
 			return strings.TrimSpace(out)
 		}
+		err = sshErr
 		wait := time.NewTimer(time.Second)
 		select {
 		case <-ctx.Done():

@@ -3,6 +3,7 @@ package provisioner_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -106,6 +107,10 @@ func (y *yard) SetNextBoot(_ context.Context, t ipmi.Target, d ipmi.Device, _ bo
 	defer y.mu.Unlock()
 	y.boot[t.Address] = d
 	return y.fail[t.Address]
+}
+
+func (y *yard) BootFrom(ctx context.Context, t ipmi.Target, d ipmi.Device, uefi bool) error {
+	return errors.Join(y.SetNextBoot(ctx, t, d, uefi), y.SetPower(ctx, t, ipmi.OpOn))
 }
 
 type yardEdge yard

@@ -55,6 +55,7 @@ type Power interface {
 	Power(ctx context.Context, t ipmi.Target) (ipmi.Power, error)
 	SetPower(ctx context.Context, t ipmi.Target, op ipmi.Op) error
 	SetNextBoot(ctx context.Context, t ipmi.Target, d ipmi.Device, uefi bool) error
+	BootFrom(ctx context.Context, t ipmi.Target, d ipmi.Device, uefi bool) error
 }
 
 // Edge carries the public addresses; answered by a network driver.

@@ -103,10 +103,24 @@ func (e *Engine) carryOut(ctx context.Context, m machine.Machine, j machine.Job,
 		return e.bmc(ctx, m, func(t ipmi.Target) error { return e.Power.SetPower(ctx, t, ipmi.OpOff) })
 	case machine.StepNextBoot:
 		return e.bmc(ctx, m, func(t ipmi.Target) error {
-			return e.Power.SetNextBoot(ctx, t, ipmi.DevicePXE, m.Firmware == machine.UEFI)
+			err := e.Power.SetNextBoot(ctx, t, ipmi.DevicePXE, m.Firmware == machine.UEFI)
+			if errors.Is(err, ipmi.ErrOff) {
+				return nil // this BMC takes it only while the host is on: power-on does both
+			}
+			return err
 		})
 	case machine.StepPowerOn:
-		return e.bmc(ctx, m, func(t ipmi.Target) error { return e.Power.SetPower(ctx, t, ipmi.OpOn) })
+		return e.bmc(ctx, m, func(t ipmi.Target) error {
+			// Again, because a server that was restarted since does not know whether this BMC has forgotten it.
+			err := e.Power.SetNextBoot(ctx, t, ipmi.DevicePXE, m.Firmware == machine.UEFI)
+			if errors.Is(err, ipmi.ErrOff) {
+				return e.Power.BootFrom(ctx, t, ipmi.DevicePXE, m.Firmware == machine.UEFI)
+			}
+			if err != nil {
+				return err
+			}
+			return e.Power.SetPower(ctx, t, ipmi.OpOn)
+		})
 	case machine.StepBootDisk:
 		return e.bmc(ctx, m, func(t ipmi.Target) error {
 			if err := e.Power.SetNextBoot(ctx, t, ipmi.DeviceDisk, m.Firmware == machine.UEFI); err != nil {
