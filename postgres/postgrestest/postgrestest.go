@@ -52,6 +52,13 @@ func run(m *testing.M, use *Cluster) int {
 	}
 	defer c.Stop(context.Background())
 	use.url = c.URL()
+	// a test's database need not survive the box
+	for _, sql := range []string{"ALTER SYSTEM SET fsync = off", "ALTER SYSTEM SET full_page_writes = off", "SELECT pg_reload_conf()"} {
+		if err := use.exec(ctx, sql); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
 	return m.Run()
 }
 
