@@ -37,8 +37,8 @@ type bmc struct {
 
 // startBMC starts the BMC of a machine at its address. It runs on a thread inside the namespace, so that a process which it
 // starts is there too.
-func (l *Lab) startBMC(ctx context.Context, m *Machine) (*bmc, error) {
-	password, err := keptPassword(filepath.Join(m.dir, "bmc-password"))
+func (l *Lab) startBMC(ctx context.Context, m host) (*bmc, error) {
+	password, err := keptPassword(filepath.Join(m.self().dir, "bmc-password"))
 	if err != nil {
 		return nil, err
 	}
@@ -57,9 +57,9 @@ func (l *Lab) startBMC(ctx context.Context, m *Machine) (*bmc, error) {
 	go func() {
 		err := l.Enter(BMCs, func() error { return sim.Run(run) })
 		if err != nil {
-			err = fmt.Errorf("run BMC of %s: %w", m.Name(), err)
+			err = fmt.Errorf("run BMC of %s: %w", m.self().Name, err)
 			if run.Err() == nil {
-				l.log.Error("BMC ended", "machine", m.Name(), "err", err)
+				l.log.Error("BMC ended", "machine", m.self().Name, "err", err)
 			}
 		}
 		b.done <- err
@@ -67,24 +67,25 @@ func (l *Lab) startBMC(ctx context.Context, m *Machine) (*bmc, error) {
 	return b, nil
 }
 
-func (l *Lab) simulator(m *Machine, b *bmc) (simulator, error) {
-	addr := func(port uint16) string { return netip.AddrPortFrom(m.bmcAddr, port).String() }
-	log := l.log.With("machine", m.Name())
-	switch m.BMC {
+func (l *Lab) simulator(m host, b *bmc) (simulator, error) {
+	p := m.self()
+	addr := func(port uint16) string { return netip.AddrPortFrom(p.bmcAddr, port).String() }
+	log := l.log.With("machine", p.Name)
+	switch p.BMC {
 	case Redfish:
-		cert, err := keptCertificate(filepath.Join(m.dir, "bmc-certificate.pem"), m.bmcAddr)
+		cert, err := keptCertificate(filepath.Join(p.dir, "bmc-certificate.pem"), p.bmcAddr)
 		if err != nil {
 			return nil, err
 		}
-		return &bmctest.Redfish{Addr: addr(443), TLS: true, Certificate: cert, User: bmcUser, Password: b.password, Chassis: m, Faults: b.faults, Log: log}, nil
+		return &bmctest.Redfish{Addr: addr(443), TLS: true, Certificate: cert, User: bmcUser, Password: b.password, Chassis: m.chassis(), Faults: b.faults, Log: log}, nil
 	case OpenIPMI:
-		dir := simDir(l.cfg.Dir, m.Name())
+		dir := simDir(l.cfg.Dir, p.Name)
 		if err := os.RemoveAll(dir); err != nil { // one that was killed left its socket
 			return nil, fmt.Errorf("clear folder of ipmi_sim: %w", err)
 		}
-		return &bmctest.OpenIPMI{Addr: addr(623), User: bmcUser, Password: b.password, Chassis: m, Faults: b.faults, Log: log, Dir: dir, Start: l.startInBMCs}, nil
+		return &bmctest.OpenIPMI{Addr: addr(623), User: bmcUser, Password: b.password, Chassis: m.chassis(), Faults: b.faults, Log: log, Dir: dir, Start: l.startInBMCs}, nil
 	default:
-		return &bmctest.IPMI{Addr: addr(623), User: bmcUser, Password: b.password, Chassis: m, Faults: b.faults, Log: log}, nil
+		return &bmctest.IPMI{Addr: addr(623), User: bmcUser, Password: b.password, Chassis: m.chassis(), Faults: b.faults, Log: log}, nil
 	}
 }
 
@@ -109,8 +110,8 @@ func (b *bmc) close() error {
 
 // Faults makes the BMC of a machine misbehave.
 func (l *Lab) Faults(name string) *bmctest.Faults {
-	for i, m := range l.machines {
-		if m.Name() == name {
+	for i, h := range l.hosts {
+		if h.self().Name == name {
 			return l.bmcs[i].faults
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"time"
 
 	"github.com/bareyard/bareyard/machine"
 )
@@ -52,6 +53,9 @@ type MachineConfig struct {
 	Name       string           // up to 10 small letters and digits; n1, n2, …
 	Firmware   machine.Firmware // bios
 	BMC        BMCKind          // ipmi
+	Simulated  bool             // no QEMU: see Simulated; its BMC is ipmi or redfish; false
+	BootTime   time.Duration    // simulated: from power on to the first packet; 0
+	WriteTime  time.Duration    // simulated: how long an image takes to write; 0
 	Order      []Device         // persistent boot order; network, disk: the worst case, every boot asks the controller first
 	Bus        Bus              // virtio
 	Cards      int              // fake accelerators, up to 8; 0
@@ -70,6 +74,7 @@ type ServerConfig struct {
 	KernelArgs string         // more arguments for the RAM disk's kernel; console on the serial port
 	Validator  string         // bin/bareyard-validate
 	Extra      map[string]any // more keys of the server's configuration; these win
+	Restart    time.Duration  // pause before it is started again after it died; 1 s, or 5 s when it died within 5 s of its start
 }
 
 // DefaultMachines is the lab that bareyard lab up builds: one machine for each kind of BMC.
@@ -172,6 +177,8 @@ func (m MachineConfig) withDefaults() (MachineConfig, error) {
 		return wrong("firmware %q is neither bios nor uefi", m.Firmware)
 	case m.BMC != IPMI && m.BMC != OpenIPMI && m.BMC != Redfish:
 		return wrong("BMC %q is none of ipmi, ipmi-sim, redfish", m.BMC)
+	case m.Simulated && m.BMC == OpenIPMI:
+		return wrong("a simulated machine does not stand behind ipmi_sim: choose ipmi or redfish")
 	case m.Bus != Virtio && m.Bus != NVMe:
 		return wrong("bus %q is neither virtio nor nvme", m.Bus)
 	case m.Cards < 0 || m.Cards > 8 || m.Absent < 0 || m.Absent > m.Cards:

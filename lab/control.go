@@ -32,13 +32,14 @@ type Status struct {
 // MachineStatus is a machine as the lab sees it.
 type MachineStatus struct {
 	Name      string           `json:"name"`
+	Simulated bool             `json:"simulated,omitempty"`
 	On        bool             `json:"on"`
 	PID       int              `json:"pid,omitempty"`
 	Firmware  machine.Firmware `json:"firmware"`
 	BMCKind   BMCKind          `json:"bmc_kind"`
 	BMC       string           `json:"bmc"`       // address, in namespace bmc and mgmt
 	BootAddr  string           `json:"boot_addr"` // on the provisioning network
-	SerialLog string           `json:"serial_log"`
+	SerialLog string           `json:"serial_log,omitempty"`
 }
 
 // ServerStatus is the controller as the lab sees it.
@@ -57,12 +58,14 @@ func (l *Lab) Status() Status {
 	for _, ns := range namespaces() {
 		s.Netns = append(s.Netns, l.Netns(ns))
 	}
-	for i, m := range l.machines {
-		pid := m.PID()
-		s.Machines = append(s.Machines, MachineStatus{
-			Name: m.Name(), On: pid != 0, PID: pid, Firmware: m.Firmware, BMCKind: m.BMC, BMC: l.bmcs[i].record.Address,
-			BootAddr: m.bootAddr.String(), SerialLog: m.SerialLog(),
-		})
+	for i, h := range l.hosts {
+		p := h.self()
+		m := MachineStatus{Name: p.Name, Simulated: p.Simulated, Firmware: p.Firmware, BMCKind: p.BMC, BMC: l.bmcs[i].record.Address, BootAddr: p.bootAddr.String()}
+		m.On, _ = h.chassis().Power(context.Background()) // neither kind has an error to tell
+		if q, ok := h.(*Machine); ok {
+			m.PID, m.SerialLog = q.PID(), q.SerialLog()
+		}
+		s.Machines = append(s.Machines, m)
 	}
 	if l.server != nil {
 		_, proc, starts, _ := l.server.now()
@@ -132,11 +135,11 @@ func (l *Lab) control(down func()) http.Handler {
 	handle("GET /status", func(*http.Request) (any, error) { return l.Status(), nil })
 	handle("GET /inventory", func(*http.Request) (any, error) { return l.Inventory(), nil })
 	handle("POST /machines/{name}/cut", func(r *http.Request) (any, error) {
-		m := l.Machine(r.PathValue("name"))
-		if m == nil {
+		h := l.host(r.PathValue("name"))
+		if h == nil {
 			return nil, &machine.Error{Code: machine.NotFound, Message: "no machine " + r.PathValue("name")}
 		}
-		m.PowerCut()
+		h.PowerCut()
 		return done, nil
 	})
 	handle("POST /server/kill", func(*http.Request) (any, error) { return done, l.KillServer() })

@@ -15,6 +15,9 @@ func (p plan) prepare() error {
 	if err := os.MkdirAll(p.dir, 0o755); err != nil {
 		return fmt.Errorf("prepare machine %s: %w", p.Name, err)
 	}
+	if p.Simulated {
+		return nil
+	}
 	for path, size := range map[string]int64{p.systemDisk(): p.SystemSize, p.dataDisk(): p.DataSize} {
 		if err := sparse(path, size); err != nil {
 			return fmt.Errorf("prepare disk: %w", err)

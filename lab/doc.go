@@ -1,4 +1,4 @@
-// Package lab is a virtual data centre on one Linux box: QEMU machines with BMCs, two switches, an edge router and an
+// Package lab is a virtual data centre on one Linux box: QEMU machines, or simulated ones, with BMCs, two switches, an edge router and an
 // internet, all in network namespaces that nothing leaves.
 //
 // The namespaces of a lab called by, and what is in them:
@@ -10,6 +10,7 @@
 //	by-edge      the edge router: down0 on br-pub, up0 198.51.100.1/30 towards the internet
 //	by-internet  a customer's end: up0 198.51.100.2/30, with routes to 203.0.113.0/24 (the BGP line) and 192.0.2.0/24
 //	             (the telecom line) through the edge
+//	by-racks     the simulated machines, if there are any: rack0 on br-prov has all their addresses
 //
 // There is no default route and no link to the box's own network. One process owns all of it (see Start): its children
 // die with it, and whatever a killed one left behind is removed before the next lab of that name comes up.

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/bareyard/bareyard/ipmi/bmctest"
 	"github.com/bareyard/bareyard/lab/fakecard"
 	"github.com/bareyard/bareyard/machine"
 )
@@ -24,13 +25,21 @@ const DefaultDir = "/var/lib/bareyard-lab"
 type Lab struct {
 	Network // the lab's namespaces
 
-	cfg      Config
-	log      *slog.Logger
-	owner    net.Listener // held for as long as the lab's name is ours
-	starter  *starter
-	machines []*Machine
-	bmcs     []*bmc
-	server   *server // nil without one
+	cfg     Config
+	log     *slog.Logger
+	owner   net.Listener // held for as long as the lab's name is ours
+	starter *starter
+	hosts   []host  // in the order of the configuration
+	bmcs    []*bmc  // of each host
+	server  *server // nil without one
+}
+
+// host is what stands behind a BMC: a *Machine or a *Simulated.
+type host interface {
+	self() plan
+	chassis() bmctest.Chassis
+	// PowerCut takes the power away behind the BMC's back; nothing of the machine runs any more when it returns.
+	PowerCut()
 }
 
 // Record is a machine for an operator to enrol, with the password of its BMC.
@@ -75,12 +84,9 @@ func Start(ctx context.Context, cfg Config) (_ *Lab, err error) {
 		if err := p.prepare(); err != nil {
 			return nil, err
 		}
-		m := &Machine{plan: p, net: l.Network, qemu: cfg.QEMU, starter: l.starter}
-		if p.Cards > 0 {
-			m.qemu = cards
-		}
-		l.machines = append(l.machines, m)
-		b, err := l.startBMC(ctx, m)
+		h := l.build(p, cards)
+		l.hosts = append(l.hosts, h)
+		b, err := l.startBMC(ctx, h)
 		if err != nil {
 			return nil, fmt.Errorf("start BMC of %s: %w", p.Name, err)
 		}
@@ -94,9 +100,20 @@ func Start(ctx context.Context, cfg Config) (_ *Lab, err error) {
 	return l, nil
 }
 
+// build makes a machine, which is off; cards is the emulator for one with cards.
+func (l *Lab) build(p plan, cards string) host {
+	switch {
+	case p.Simulated:
+		return newSimulated(p, l.Network, l.log)
+	case p.Cards > 0:
+		return &Machine{plan: p, net: l.Network, qemu: cards, starter: l.starter}
+	}
+	return &Machine{plan: p, net: l.Network, qemu: l.cfg.QEMU, starter: l.starter}
+}
+
 // cardEmulator makes the emulator whose edu device is a card, when a machine has cards.
 func cardEmulator(ctx context.Context, cfg Config) (string, error) {
-	if !slices.ContainsFunc(cfg.Machines, func(m MachineConfig) bool { return m.Cards > 0 }) {
+	if !slices.ContainsFunc(cfg.Machines, func(m MachineConfig) bool { return m.Cards > 0 && !m.Simulated }) {
 		return "", nil
 	}
 	original, err := exec.LookPath(cfg.QEMU)
@@ -128,24 +145,44 @@ func own(name string) (net.Listener, error) {
 	return l, nil
 }
 
-// Machine returns the machine of that name, or nil.
+// Machine returns the QEMU machine of that name, or nil.
 func (l *Lab) Machine(name string) *Machine {
-	for _, m := range l.machines {
-		if m.Name() == name {
-			return m
+	m, _ := l.host(name).(*Machine)
+	return m
+}
+
+// Simulated returns the simulated machine of that name, or nil.
+func (l *Lab) Simulated(name string) *Simulated {
+	s, _ := l.host(name).(*Simulated)
+	return s
+}
+
+// host returns the machine of that name, or nil.
+func (l *Lab) host(name string) host {
+	for _, h := range l.hosts {
+		if h.self().Name == name {
+			return h
 		}
 	}
 	return nil
 }
 
-// Machines returns all machines in the order of the configuration.
-func (l *Lab) Machines() []*Machine { return l.machines }
+// Machines returns the QEMU machines in the order of the configuration.
+func (l *Lab) Machines() []*Machine {
+	var list []*Machine
+	for _, h := range l.hosts {
+		if m, ok := h.(*Machine); ok {
+			list = append(list, m)
+		}
+	}
+	return list
+}
 
 // Inventory lists the machines as an operator enrols them.
 func (l *Lab) Inventory() []Record {
-	records := make([]Record, len(l.machines))
-	for i, m := range l.machines {
-		records[i] = Record{Machine: m.record(), Password: l.bmcs[i].password}
+	records := make([]Record, len(l.hosts))
+	for i, h := range l.hosts {
+		records[i] = Record{Machine: h.self().record(), Password: l.bmcs[i].password}
 		records[i].Machine.BMC = l.bmcs[i].record
 	}
 	return records
@@ -160,15 +197,15 @@ func (l *Lab) Close() error {
 	if l.server != nil {
 		l.server.close()
 	}
-	for _, m := range l.machines {
-		m.PowerCut()
+	for _, h := range l.hosts {
+		h.PowerCut()
 	}
 	for _, b := range l.bmcs {
 		errs = append(errs, b.close())
 	}
 	// A BMC's last command may have switched a machine on again.
-	for _, m := range l.machines {
-		m.PowerCut()
+	for _, h := range l.hosts {
+		h.PowerCut()
 	}
 	errs = append(errs, l.clean())
 	l.starter.close()
@@ -196,8 +233,12 @@ func requirements(cfg Config) error {
 			return err
 		}
 	}
-	need := map[string]string{cfg.QEMU: "qemu-system-x86", "nsenter": "util-linux"}
+	need := map[string]string{"nsenter": "util-linux"}
 	for _, m := range cfg.Machines {
+		if m.Simulated {
+			continue
+		}
+		need[cfg.QEMU] = "qemu-system-x86"
 		if m.BMC == OpenIPMI {
 			need["ipmi_sim"], need["curl"] = "openipmi", "curl"
 		}

@@ -44,6 +44,8 @@ var _ bmctest.Chassis = (*Machine)(nil)
 // Name is the machine's name.
 func (m *Machine) Name() string { return m.plan.Name }
 
+func (m *Machine) chassis() bmctest.Chassis { return m }
+
 // SerialLog is the file to which the machine's serial console goes. It is appended to by every run of the machine.
 func (m *Machine) SerialLog() string { return m.serialLog() }
 

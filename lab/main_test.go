@@ -35,7 +35,10 @@ func TestMain(m *testing.M) {
 		}
 	default:
 		stop()
-		goleak.VerifyTestMain(m)
+		goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+			os.RemoveAll(built.dir)
+			os.Exit(code)
+		}))
 		return
 	}
 	if err != nil {

@@ -20,12 +20,13 @@ const (
 	BMCs     = "bmc"      // the BMCs
 	Edge     = "edge"     // the edge router
 	Internet = "internet" // a customer somewhere
+	Racks    = "racks"    // the simulated machines
 )
 
 // netnsDir is where iproute2 keeps named network namespaces.
 const netnsDir = "/run/netns"
 
-func namespaces() []string { return []string{Fabric, Mgmt, BMCs, Edge, Internet} }
+func namespaces() []string { return []string{Fabric, Mgmt, BMCs, Edge, Internet, Racks} }
 
 // Network reaches into the namespaces of a lab by the lab's name, from any process on the box. The lab need not have been
 // started by this process.

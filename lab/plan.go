@@ -59,6 +59,9 @@ func uuidOf(name string) string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[0:4], b[4:6], b[6:8], b[8:10], b[10:16])
 }
 
+// self is the plan that a machine is built on.
+func (p plan) self() plan { return p }
+
 func (p plan) systemSerial() string { return p.Name + "-system" }
 func (p plan) dataSerial() string   { return p.Name + "-data" }
 

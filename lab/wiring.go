@@ -75,6 +75,14 @@ func (n Network) wire(machines []plan) error {
 		w.address(BMCs, bmcLink, netip.PrefixFrom(m.bmcAddr, BMCNet.Bits()))
 	}
 
+	w.cable(Fabric, "racks", Racks, "rack0")
+	w.master("racks", bridgeProvision)
+	for _, m := range machines {
+		if m.Simulated {
+			w.address(Racks, "rack0", netip.PrefixFrom(m.bootAddr, ProvisionNet.Bits()))
+		}
+	}
+
 	w.cable(Edge, "up0", Internet, "up0")
 	w.address(Edge, "up0", EdgeUplink)
 	w.address(Internet, "up0", InternetEnd)
