@@ -101,11 +101,14 @@ func (db *DB) Events(ctx context.Context, f provisioner.EventFilter) ([]provisio
 // Listen calls fn whenever events have been written, until ctx ends. Calls are hints: what happened is in Events.
 func (db *DB) Listen(ctx context.Context, fn func()) error {
 	conn, err := db.pool.Acquire(ctx)
+	if ctx.Err() != nil {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("listen for events: %w", err)
 	}
 	defer conn.Release()
-	if _, err := conn.Exec(ctx, `LISTEN bareyard_event`); err != nil {
+	if _, err := conn.Exec(ctx, `LISTEN bareyard_event`); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("listen for events: %w", err)
 	}
 	for {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"text/tabwriter"
 
 	"github.com/bareyard/bareyard/api/client"
@@ -13,14 +14,13 @@ import (
 
 // remote is how a command reaches a server.
 type remote struct {
-	Server string `env:"BAREYARD_SERVER" placeholder:"URL" help:"Server: unix:///path or https://host:port (default: this machine's)."`
-	Token  string `env:"BAREYARD_TOKEN" hidden:"" help:"API token, for https; better in the environment than here."`
+	Server string `env:"BAREYARD_SERVER" placeholder:"URL" help:"Server: unix:///path, or https://host:port with a token in BAREYARD_TOKEN (default: this machine's)."`
 	CA     string `env:"BAREYARD_CA" placeholder:"FILE" help:"CA to trust, for https."`
 	JSON   bool   `help:"Print JSON."`
 }
 
 func (r *remote) client() (*client.Client, error) {
-	return client.New(cmp.Or(r.Server, "unix:///var/lib/bareyard/bareyard.sock"), r.Token, r.CA)
+	return client.New(cmp.Or(r.Server, "unix:///var/lib/bareyard/bareyard.sock"), os.Getenv("BAREYARD_TOKEN"), r.CA) // never an argument: everybody on the box reads those
 }
 
 // show prints a value as JSON when that was asked for, else by calling table.
