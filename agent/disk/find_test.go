@@ -93,7 +93,7 @@ func TestF01DiskIsTheOneWithTheSerialNow(t *testing.T) {
 		system := r.add(names[0], "A", 8*mib)
 		data := r.add(names[1], "B", 16*mib)
 		before := data.read(t, 0, 16*mib)
-		if err := r.set.Wipe(t.Context(), []machine.Disk{system.Disk}, quiet); err != nil {
+		if err := r.set.Wipe(t.Context(), []machine.Disk{system.Disk}); err != nil {
 			t.Fatal(err)
 		}
 		if !allZero(system.read(t, 0, 1*mib)) {
@@ -121,7 +121,7 @@ func TestF01RefusesWhatIsNotThere(t *testing.T) {
 	} {
 		// The disks before it in the list must not be touched either.
 		disks := []machine.Disk{a.Disk, want}
-		if err := r.set.Wipe(t.Context(), disks, quiet); !agent.IsFatal(err) {
+		if err := r.set.Wipe(t.Context(), disks); !agent.IsFatal(err) {
 			t.Errorf("wipe, %s: %v, want a fatal error", name, err)
 		}
 		if _, err := r.set.Erase(t.Context(), disks, quiet); !agent.IsFatal(err) {
@@ -134,7 +134,7 @@ func TestF01RefusesWhatIsNotThere(t *testing.T) {
 	if !slices.Equal(a.read(t, 0, 8*mib), before) {
 		t.Error("a disk was touched though another was refused")
 	}
-	if err := r.set.Wipe(t.Context(), nil, quiet); err == nil {
+	if err := r.set.Wipe(t.Context(), nil); err == nil {
 		t.Error("wiping no disks succeeds")
 	}
 	_ = b

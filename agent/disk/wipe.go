@@ -16,7 +16,7 @@ const edge = 4 << 20
 
 // Wipe takes down what is built on the disks and erases the signatures and tables that would bring it back, on the disks and
 // on every partition of them, and makes sure of it (F03). It leaves the data between: that is what Erase is for.
-func (s Set) Wipe(ctx context.Context, disks []machine.Disk, progress func(done, total int64)) error {
+func (s Set) Wipe(ctx context.Context, disks []machine.Disk) error {
 	if len(disks) == 0 {
 		return errors.New("wipe: no disks named")
 	}
@@ -25,8 +25,7 @@ func (s Set) Wipe(ctx context.Context, disks []machine.Disk, progress func(done,
 			return err
 		}
 	}
-	for i, want := range disks {
-		progress(int64(i), int64(len(disks)))
+	for _, want := range disks {
 		if err := s.wipe(ctx, want); err != nil {
 			return fmt.Errorf("wipe disk %s: %w", want.Serial, err)
 		}

@@ -68,7 +68,7 @@ func TestF03NothingComesBackAfterAWipe(t *testing.T) {
 			t.Fatalf("the input is wrong: blkid finds at %d\n%s", at.off, out)
 		}
 	}
-	if err := r.set.Wipe(t.Context(), []machine.Disk{l.Disk}, quiet); err != nil {
+	if err := r.set.Wipe(t.Context(), []machine.Disk{l.Disk}); err != nil {
 		t.Fatal(err)
 	}
 	for _, at := range []struct{ off, n int64 }{{0, size}, {1 * mib, 20 * mib}, {21 * mib, 30 * mib}} {
@@ -91,7 +91,7 @@ func TestWipeWithImpossiblePartitions(t *testing.T) {
 	r.put("block/sda/sda2/partition", "2\n")
 	r.put("block/sda/sda2/start", "99999999\n")
 	r.put("block/sda/sda2/size", "8\n")
-	if err := r.set.Wipe(t.Context(), []machine.Disk{l.Disk}, quiet); err != nil {
+	if err := r.set.Wipe(t.Context(), []machine.Disk{l.Disk}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -100,7 +100,7 @@ func TestWipeOfTinyDisks(t *testing.T) {
 	for _, size := range []int64{512 * 1024, mib, 5 * mib, 8*mib + 512} {
 		r := newRack(t)
 		l := r.add("sda", "A", size)
-		if err := r.set.Wipe(t.Context(), []machine.Disk{l.Disk}, quiet); err != nil {
+		if err := r.set.Wipe(t.Context(), []machine.Disk{l.Disk}); err != nil {
 			t.Errorf("%d bytes: %v", size, err)
 		}
 		if !allZero(l.read(t, 0, min(size, mib))) || !allZero(l.read(t, max(0, size-mib), min(size, mib))) {

@@ -18,11 +18,8 @@ import (
 	"github.com/bareyard/bareyard/images"
 	"github.com/bareyard/bareyard/machine"
 	"github.com/klauspost/compress/zstd"
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // depot serves one image, with whatever goes wrong on the way.
 type depot struct {

@@ -46,7 +46,7 @@ func (h *hands) Do(ctx context.Context, in machine.Instruction, progress func(do
 	case machine.StepInventory:
 		return h.inventory.Read()
 	case machine.StepWipe:
-		return nil, h.disks.Wipe(ctx, in.Disks, progress)
+		return nil, h.disks.Wipe(ctx, in.Disks)
 	case machine.StepEraseAll:
 		erased, err := h.disks.Erase(ctx, in.Disks, progress)
 		for _, e := range erased {
