@@ -2,7 +2,9 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -23,7 +25,7 @@ func (actionArgs) Kind() string { return "action" }
 // that was rolled back.
 func (db *DB) enqueue(ctx context.Context, tx pgx.Tx, actions []provisioner.Action, now time.Time) error {
 	for _, a := range actions {
-		opts := &river.InsertOpts{MaxAttempts: 20}
+		opts := &river.InsertOpts{MaxAttempts: math.MaxInt16} // at a minute each, three weeks: a fence is tried until it is true
 		if a.After > 0 {
 			opts.ScheduledAt = now.Add(a.After)
 		}
@@ -40,7 +42,11 @@ type actionWorker struct {
 }
 
 func (w *actionWorker) Work(ctx context.Context, job *river.Job[actionArgs]) error {
-	return w.act(ctx, job.Args.Action)
+	err := w.act(ctx, job.Args.Action)
+	if err != nil && errors.Is(ctx.Err(), context.Canceled) {
+		return river.JobSnooze(0) // this server stops: whoever is next begins anew, without a pause
+	}
+	return err
 }
 
 // NextRetry overrides River's long back-off: a fence that failed is tried again soon.
@@ -52,11 +58,17 @@ func (w *actionWorker) NextRetry(job *river.Job[actionArgs]) time.Time {
 // up again is not still running here.
 const ActionTimeout = 75 * time.Second
 
-// Work carries out actions until ctx ends, at most n at a time.
-func (db *DB) Work(ctx context.Context, n int, act func(context.Context, provisioner.Action) error) error {
+// Work carries out actions until ctx ends, at most n at a time. node names this server among those that share the database,
+// and is the same after a restart: what a server of that name was at when it was killed is begun anew at once. What other
+// servers were at is taken up by the engine's lease and by the queue's own rescue, within minutes.
+func (db *DB) Work(ctx context.Context, node string, n int, act func(context.Context, provisioner.Action) error) error {
+	if err := db.takeUp(ctx, node); err != nil {
+		return err
+	}
 	workers := river.NewWorkers()
 	river.AddWorker(workers, &actionWorker{act: act})
 	client, err := river.NewClient(riverpgxv5.New(db.pool), &river.Config{
+		ID:                   node,
 		Queues:               map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: n}},
 		Workers:              workers,
 		JobTimeout:           ActionTimeout,
@@ -76,6 +88,24 @@ func (db *DB) Work(ctx context.Context, n int, act func(context.Context, provisi
 	defer cancel()
 	if err := client.StopAndCancel(stop); err != nil {
 		return fmt.Errorf("stop queue workers: %w", err)
+	}
+	return nil
+}
+
+// takeUp puts back into the queue what a server of this name left running, and lets go of the queue's leadership that it
+// held. Should two servers have one name by mistake, an action may run twice, which the engine bears: of the two only the
+// first to finish may go on.
+func (db *DB) takeUp(ctx context.Context, node string) error {
+	tag, err := db.pool.Exec(ctx, `UPDATE river_job SET state = 'available', scheduled_at = now()
+		WHERE state = 'running' AND attempted_by[array_upper(attempted_by, 1)] = $1`, node)
+	if err != nil {
+		return fmt.Errorf("take up actions: %w", err)
+	}
+	if n := tag.RowsAffected(); n > 0 && db.log != nil {
+		db.log.Info("actions that were cut short are begun anew", "actions", n)
+	}
+	if _, err := db.pool.Exec(ctx, `DELETE FROM river_leader WHERE leader_id = $1`, node); err != nil {
+		return fmt.Errorf("take up leadership: %w", err)
 	}
 	return nil
 }

@@ -131,6 +131,10 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 	if err != nil {
 		return err
 	}
+	node, err := nodeName(cfg.DataDir)
+	if err != nil {
+		return err
+	}
 	store := &images.Store{Dir: cfg.ImageDir}
 	server := &api.Server{Accounts: db, Machines: db, Orders: db, Log: db, Catalogue: db, Shelf: db, Store: store, Engine: engine,
 		Validator: cfg.Validator, Logger: log, Version: version}
@@ -153,7 +157,7 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 	serveHTTP(ctx, group, socket, api.Trusted(handler))
 
 	group.Go(func() error { return server.Run(ctx) })
-	group.Go(func() error { return db.Work(ctx, workers, engine.Act) })
+	group.Go(func() error { return db.Work(ctx, node, workers, engine.Act) })
 	group.Go(func() error { return engine.Watch(ctx, 2*time.Second) })
 	if cfg.Boot.Interface != "" {
 		boot := &netboot.Server{
