@@ -3,6 +3,7 @@ package disk
 import (
 	"bytes"
 	"compress/gzip"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -176,7 +177,7 @@ func TestConfigureRefuses(t *testing.T) {
 		"almost no room":     {"one", 64*mib + fat.Size, seed, "no room"},
 		"seed too large":     {"one", 96 * mib, map[string]string{"user-data": strings.Repeat("x", fat.Size)}, "larger than"},
 		"seed with a path":   {"one", 96 * mib, map[string]string{"../x": ""}, "bad file name"},
-		"no partition table": {"", 96 * mib, seed, "no GUID partition table"},
+		"no partition table": {"", 96 * mib, seed, "no partition table"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRack(t)
@@ -219,5 +220,58 @@ func TestConfigureLeavesOtherPartitions(t *testing.T) {
 	after := l.table(t).Entries()
 	if fmt.Sprint(after[:len(before)]) != fmt.Sprint(before) || len(after) != len(before)+1 {
 		t.Errorf("partitions\n%v\n%v", before, after)
+	}
+}
+
+// table of the old kind with boot code: a small partition and a Linux one behind it.
+func (l *loop) oldTable(t *testing.T, lastType byte) {
+	t.Helper()
+	head := make([]byte, 512)
+	copy(head, "\xeb\x63boot code")
+	for i, p := range []struct {
+		kind        byte
+		first, size uint32
+	}{{0x83, 2048, 8192}, {lastType, 10240, 40 * 2048}} {
+		r := head[446+16*i:]
+		r[0], r[4] = byte(0x80*(1-i)), p.kind
+		binary.LittleEndian.PutUint32(r[8:], p.first)
+		binary.LittleEndian.PutUint32(r[12:], p.size)
+	}
+	head[510], head[511] = 0x55, 0xaa
+	l.write(t, head, 0)
+}
+
+// Images with a table of the old kind are still about.
+func TestConfigureMBR(t *testing.T) {
+	for _, kind := range []byte{0x83, 0x07} {
+		r := newRack(t)
+		l := r.add("vda", "A", 96*mib)
+		l.oldTable(t, kind)
+		code := l.read(t, 0, 512)[:446]
+		var dumps []string
+		for range 2 {
+			if err := r.set.Configure(t.Context(), l.Disk, machine.Configure{Seed: seed, Firmware: machine.BIOS}, nil); err != nil {
+				t.Fatal(err)
+			}
+			dumps = append(dumps, run(t, "sfdisk", "-d", l.dev))
+			off := 80 * mib
+			for name, want := range seed {
+				if got := run(t, "mtype", "-i", fmt.Sprintf("%s@@%d", l.dev, off), "::"+name); got != want {
+					t.Errorf("%s holds %q", name, got)
+				}
+			}
+		}
+		want := []string{"start=        2048, size=        8192, type=83, bootable", "start=       10240, size=      153600, type=83", "start=      163840, size=       32768, type=e"}
+		if kind == 0x07 {
+			want[1] = "start=       10240, size=       81920, type=7"
+		}
+		for _, w := range want {
+			if !strings.Contains(dumps[0], w) {
+				t.Errorf("no %q in\n%s", w, dumps[0])
+			}
+		}
+		if dumps[0] != dumps[1] || !bytes.Equal(l.read(t, 0, 512)[:446], code) {
+			t.Error("the second time made another table, or the boot code is gone")
+		}
 	}
 }
