@@ -146,7 +146,7 @@ func (c chunker) put(enc *zstd.Encoder, packed *[]byte, data []byte) (Chunk, err
 	if err != nil {
 		return Chunk{}, err
 	}
-	return Chunk{Digest: digest, Stored: stored}, nil
+	return Chunk{Digest: digest, Packed: hexSum(stored), Stored: int64(len(stored))}, nil
 }
 
 // syncChunks makes the names of the chunks survive a power failure; their contents do already.

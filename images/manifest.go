@@ -38,12 +38,13 @@ type Chunk struct {
 	Offset int64  `json:"offset"`           // bytes from the start of the disk
 	Length int64  `json:"length"`           // bytes when written
 	Digest string `json:"digest,omitempty"` // sha256 of the uncompressed bytes, hex; empty when Zero
+	Packed string `json:"packed,omitempty"` // sha256 of the zstd form, hex: a reader who finds it need not hash what comes out, five times as much
 	Stored int64  `json:"stored,omitempty"` // bytes of the zstd form that the store serves: a hint for progress, no part of the image's digest
 	Zero   bool   `json:"zero,omitempty"`   // all bytes are zero: nothing is stored, and the writer may discard the range instead
 }
 
 // Digest returns the sha256, in hex, of the manifest's canonical JSON: it names the exact bytes of the written image and how
-// they are cut. Stored is left out, so that a better compressor does not make another image of the same bytes.
+// they are cut and packed. Stored is left out: it is a hint.
 func (m Manifest) Digest() string {
 	h := sha256.New()
 	fmt.Fprintf(h, `{"version":%d,"size":%d,"chunk_size":%d,"chunks":[`, m.Version, m.Size, m.ChunkSize)
@@ -52,7 +53,7 @@ func (m Manifest) Digest() string {
 			h.Write([]byte{','})
 		}
 		// Digest is hex, checked by Validate, so that it needs no escaping.
-		fmt.Fprintf(h, `{"offset":%d,"length":%d,"digest":%q,"zero":%t}`, c.Offset, c.Length, c.Digest, c.Zero)
+		fmt.Fprintf(h, `{"offset":%d,"length":%d,"digest":%q,"packed":%q,"zero":%t}`, c.Offset, c.Length, c.Digest, c.Packed, c.Zero)
 	}
 	h.Write([]byte("]}"))
 	return hex.EncodeToString(h.Sum(nil))
@@ -96,7 +97,9 @@ func (m Manifest) Validate() error {
 		switch {
 		case c.Offset != offset || c.Length != min(m.ChunkSize, m.Size-offset):
 			return fmt.Errorf("chunk %d covers %d+%d, not its place %d", i, c.Offset, c.Length, offset)
-		case c.Zero && (c.Digest != "" || c.Stored != 0):
+		case c.Packed != "" && !ValidDigest(c.Packed):
+			return fmt.Errorf("chunk %d has a packed digest that is no sha256", i)
+		case c.Zero && (c.Digest != "" || c.Packed != "" || c.Stored != 0):
 			return fmt.Errorf("chunk %d is zero and yet has a digest", i)
 		case !c.Zero && !ValidDigest(c.Digest):
 			return fmt.Errorf("chunk %d has no sha256 digest", i)

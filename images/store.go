@@ -103,20 +103,23 @@ func trimJSON(name string) (string, bool) {
 	return name[:len(name)-len(ext)], ext == ".json"
 }
 
-// putChunk stores the compressed form of a chunk of length bytes and returns how many bytes are stored. A file that is there already
+// putChunk stores the compressed form of a chunk of length bytes and returns the form that is kept. A file that is there already
 // is checked and kept, or replaced when it is damaged, so that importing an image again repairs it.
-func (s *Store) putChunk(digest string, packed []byte, length int64) (int64, error) {
+func (s *Store) putChunk(digest string, packed []byte, length int64) (kept []byte, err error) {
 	path := s.chunkPath(digest)
 	if there, err := os.ReadFile(path); err == nil && checkStored(there, Chunk{Digest: digest, Length: length}) == nil {
-		return int64(len(there)), nil
+		return there, nil
+	}
+	if err := checkStored(packed, Chunk{Digest: digest, Length: length}); err != nil {
+		return nil, fmt.Errorf("store chunk: what was packed does not come out again: %w", err)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return 0, fmt.Errorf("store chunk: %w", err)
+		return nil, fmt.Errorf("store chunk: %w", err)
 	}
 	if err := writeFile(path, packed); err != nil {
-		return 0, fmt.Errorf("store chunk: %w", err)
+		return nil, fmt.Errorf("store chunk: %w", err)
 	}
-	return int64(len(packed)), nil
+	return packed, nil
 }
 
 func checkStored(stored []byte, c Chunk) error {

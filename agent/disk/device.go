@@ -20,6 +20,13 @@ type Set struct {
 	Sys string       // where sysfs is, usually /sys
 	Dev string       // where the device nodes are, usually /dev
 	Log *slog.Logger // never nil
+
+	sums *sums // of what Write wrote; nil in a Set that was not made by New
+}
+
+// New returns the disks of this machine.
+func New(log *slog.Logger) Set {
+	return Set{Sys: "/sys", Dev: "/dev", Log: log, sums: newSums()}
 }
 
 // ioSize is the size of one request, and so the longest stretch between two looks at the context.

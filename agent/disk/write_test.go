@@ -170,8 +170,16 @@ func TestWriteAndVerify(t *testing.T) {
 	}
 }
 
+// TestVerifyNoticesOneByte, by what the process that wrote remembers, and by the image's digests alone.
 func TestVerifyNoticesOneByte(t *testing.T) {
+	for name, remembered := range map[string]*sums{"remembered": newSums(), "digests": nil} {
+		t.Run(name, func(t *testing.T) { verifyNoticesOneByte(t, remembered) })
+	}
+}
+
+func verifyNoticesOneByte(t *testing.T, remembered *sums) {
 	r := newRack(t)
+	r.set.sums = remembered
 	l := r.add("vda", "A", 8*mib)
 	d := newDepot(t, picture(20, 1024))
 	if err := d.write(t.Context(), r, l); err != nil {

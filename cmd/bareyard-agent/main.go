@@ -111,7 +111,7 @@ func settle(background *sync.WaitGroup, log *slog.Logger) {
 
 // newHands joins the protocol with the disks of this machine, which are all there when found is closed.
 func newHands(log *slog.Logger, found <-chan struct{}) *hands {
-	set := disk.Set{Sys: "/sys", Dev: "/dev", Log: log}
+	set := disk.New(log)
 	return &hands{
 		found: found,
 		disks: set,
