@@ -249,6 +249,8 @@ func (d *download) copy(ctx context.Context, cancel context.CancelCauseFunc, bod
 			synced = at
 		}
 		switch {
+		case d.state.Total >= 0 && at > d.state.Total:
+			return d.restart()
 		case errors.Is(err, io.EOF) && (d.state.Total < 0 || at == d.state.Total):
 			return nil
 		case errors.Is(err, io.EOF):

@@ -136,6 +136,7 @@ func TestF13InterruptedDownload(t *testing.T) {
 	})
 
 	other := bytes.Clone(disk)
+	other[1<<20] ^= 1 // in what the interrupted download has
 	other[5<<20] ^= 1
 	t.Run("the file changed meanwhile", func(t *testing.T) {
 		s, p, server := interrupted(t, `"v1"`)
@@ -157,6 +158,23 @@ func TestF13InterruptedDownload(t *testing.T) {
 		out, err := s.Import(context.Background(), Import{URL: server.URL})
 		if err != nil || out.Written != digestOf(other) {
 			t.Errorf("second import: %s, %v; want only bytes of the new file, %s", out.Written, err, digestOf(other))
+		}
+	})
+	t.Run("the server answers another range", func(t *testing.T) {
+		s, p, _ := interrupted(t, `"v1"`)
+		var odd int
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Range") != "" {
+				odd++
+				r.Header.Set("Range", "bytes=1048576-")
+			}
+			p.ServeHTTP(w, r)
+		}))
+		defer server.Close()
+		moveParts(t, s, server.URL)
+		out, err := s.Import(context.Background(), Import{URL: server.URL, SHA256: digestOf(disk)})
+		if err != nil || out.Written != digestOf(disk) || odd != 1 {
+			t.Errorf("second import: %s, %v, %d odd ranges", out.Written, err, odd)
 		}
 	})
 	for _, tag := range []string{"", `W/"v1"`} {

@@ -42,7 +42,7 @@ bootstrap() { # OUT
 		--dpkgopt=force-confold --dpkgopt=force-unsafe-io \
 		--dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/info/*' \
 		--dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='path-exclude=/usr/share/lintian/*' \
-		--include="$(paste -sd, "$here/packages")" bookworm "$1"
+		--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr --include="$(paste -sd, "$here/packages")" bookworm "$1"
 }
 base=$({ cat "$here/packages"; sed -n '/^bootstrap()/,/^}/p' "$here/build.sh"; } | hash)
 recipe=$({
@@ -100,7 +100,7 @@ if [ -f "$mock/libnvidia-ml.so.1" ]; then
 	[ ! -f "$mock/bareyard-mocknvml.yaml" ] || cp "$mock/bareyard-mocknvml.yaml" "$tree/etc/"
 fi
 cp "$here/setup.sh" "$tree/setup.sh"
-chroot "$tree" /setup.sh
+chroot "$tree" /setup.sh 2>"$work/setup.log" >&2 || { cat "$work/setup.log" >&2; exit 1; }
 rm "$tree/setup.sh"
 echo lab >"$tree/etc/hostname"
 rm -f "$tree/etc/resolv.conf"
@@ -115,7 +115,7 @@ blocks=$((used * 115 / 100 + 65536)) # KiB: what the tree takes, metadata, and r
 root_len=$((blocks * 2))
 total=$((root_at + root_len + 2048))
 
-mke2fs -q -t ext4 -T default -U $uuid -L lab-root -m 1 -E root_owner=0:0,lazy_itable_init=1 -J size=16 -d "$tree" "$work/root.ext4" "${blocks}k"
+mke2fs -q -t ext4 -T default -U $uuid -L lab-root -m 1 -E root_owner=0:0,lazy_itable_init=1 -J size=16 -d "$tree" "$work/root.ext4" "${blocks}k" >/dev/null
 
 esp=$work/esp.fat
 truncate -s $((esp_len * 512)) "$esp"
