@@ -194,9 +194,7 @@ func (y *yard) settled(id string, want machine.OrderState, state machine.State) 
 	defer func() {
 		if y.t.Failed() {
 			y.t.Logf("order is %s (%s), machine %s is %s, job %q (%s)", o.State, o.Reason, m.Name, m.State, m.JobID, m.Reason)
-			for _, e := range y.events(id, "") {
-				y.t.Logf("%s %-18s %d %-10s %s", e.At.Format("05.000"), e.Kind, e.Attempt, e.Step, e.Text)
-			}
+			y.history(id)
 		}
 	}()
 	y.until(fmt.Sprintf("order %s %s, its machine %s", id, want, state), yardPatience, func() bool {
@@ -208,6 +206,14 @@ func (y *yard) settled(id string, want machine.OrderState, state machine.State) 
 		return o.State == want && m.State == state && m.JobID == ""
 	})
 	return o
+}
+
+// history shows what happened to an order.
+func (y *yard) history(id string) {
+	y.t.Helper()
+	for _, e := range y.events(id, "") {
+		y.t.Logf("%s %-18s %d %-10s %s", e.At.Format("05.000"), e.Kind, e.Attempt, e.Step, e.Text)
+	}
 }
 
 // sql asks the server's own database for one number.
