@@ -12,6 +12,8 @@ FUZZTIME ?= 20s
 # Simulated machines and QEMU share few cores: the tests' own deadlines bound a run, this only ends one that hangs.
 TEST_TIMEOUT ?= 20m
 E2E_TIMEOUT  ?= 40m
+# The tests that boot QEMU machines; `make test` runs all the others.
+E2E := ^(TestWholeLife|TestBadLuck|TestBMCs|TestNextBootFromDisk|TestGuestPowersOff|TestCards|TestQEMU.*)$$
 
 .PHONY: help deps build test lint vuln check e2e demo kernel lab-image mocknvml ramdisk bench bench-install fuzz clean
 
@@ -46,7 +48,7 @@ check: ## what CI runs: lint, vuln, build, test, e2e
 	@.ci/stage e2e $(MAKE) --no-print-directory e2e
 
 e2e: build lab-image ramdisk ## order, install and validate QEMU machines (root; no KVM needed)
-	BAREYARD_QEMU=1 go test -race -count=1 -p 1 -timeout $(E2E_TIMEOUT) ./lab/... ./netboot/...
+	BAREYARD_QEMU=1 go test -count=1 -p 1 -timeout $(E2E_TIMEOUT) -run '$(E2E)' ./lab ./netboot ./cmd/bareyard-agent ./agent/disk
 
 demo: deps build lab-image ramdisk ## a virtual data centre: order a machine and watch it being installed (root)
 	bin/bareyard lab demo

@@ -230,6 +230,7 @@ func (s *site) machineOf(ctx context.Context, name string) machine.Machine {
 
 // TestWholeLife: order, use, reinstall, release, for each firmware and BMC protocol, at the same time.
 func TestWholeLife(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, "e2e",
 		lab.MachineConfig{Name: "broken", Class: "cards", Cards: 8, Absent: 1},
 		lab.MachineConfig{Name: "n1", Class: "cards", BMC: lab.OpenIPMI, Cards: 8},
@@ -384,6 +385,7 @@ func firstByte(path string) (int64, error) {
 // TestBadLuck: the server is killed while the image is written and again at the first boot, the machine loses its power
 // while the image is written; then the installed machine network-boots by itself.
 func TestBadLuck(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, "luck", lab.MachineConfig{Name: "n1", Class: "bios"})
 	ctx := t.Context()
 	killed := map[machine.StepName]bool{}

@@ -37,7 +37,7 @@ func (s ServerConfig) withDefaults() (ServerConfig, error) {
 	s.Kernel = cmp.Or(s.Kernel, "build/kernel/vmlinuz")
 	s.RAMDisk = cmp.Or(s.RAMDisk, "build/ramdisk/ramdisk.cpio.zst")
 	s.Validator = cmp.Or(s.Validator, "bin/bareyard-validate")
-	s.KernelArgs = cmp.Or(s.KernelArgs, "console=ttyS0,115200 mitigations=off")
+	s.KernelArgs = cmp.Or(s.KernelArgs, "console=ttyS0,115200 mitigations=off quiet")
 	for _, p := range []*string{&s.Binary, &s.Kernel, &s.RAMDisk, &s.Validator} {
 		abs, err := filepath.Abs(*p)
 		if err != nil {

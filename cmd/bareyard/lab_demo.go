@@ -31,6 +31,16 @@ const demoBandwidth = 100
 // Run brings a lab up, orders a machine, uses it as a customer would, and takes the lab down again.
 func (d *labDemo) Run(ctx context.Context, t *terminal) (err error) {
 	began := time.Now()
+	if d.Cards == 0 {
+		d.Cards = 8 // machines as they are sold
+	}
+	cfg, err := d.config(nil)
+	if err != nil {
+		return err
+	}
+	if err := cfg.Check(); err != nil {
+		return err
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find own program: %w", err)
