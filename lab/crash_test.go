@@ -20,6 +20,12 @@ type crasher struct {
 	starts  int            // how often it had been started when it was armed
 	crashes int            // seen so far
 	written map[string]int // images, by machine, before this round
+	began   time.Time
+}
+
+func newCrasher(t *testing.T, suffix string, machines ...MachineConfig) *crasher {
+	t.Helper()
+	return &crasher{yard: newYard(t, suffix, nil, machines...), written: map[string]int{}, began: time.Now()}
 }
 
 // arm makes the server kill itself, once, at the n-th transition that it commits from now on: the transition is in the
@@ -71,46 +77,145 @@ func (c *crasher) release(o machine.Order) {
 }
 
 // TestCrashAtEveryTransition kills the server at each transition that it commits between order and active, then between
-// reinstall and active, then between release and the machine's return to stock. Each round kills it once in each of the three, at the
-// transition of the round's number, until a round comes through all three alive: then there is no transition left. Whatever
-// the moment, the job ends right, the customer pays for one order, and nothing is stuck.
+// reinstall and active, then between release and the machine's return to stock. Each round kills it once in each of the three,
+// at the transition of the round's number, until a round comes through alive: then there is no transition left. Whatever the
+// moment, the job ends right, the customer pays for one order, and nothing is stuck. Two labs share the work.
 func TestCrashAtEveryTransition(t *testing.T) {
-	c := &crasher{yard: newYard(t, "k", nil, MachineConfig{}, MachineConfig{BMC: Redfish}), written: map[string]int{}}
-	began := time.Now()
-	var lasts [3]int // the last transition at which each part crashed
-	done := [3]bool{}
-	for n := 1; done != [3]bool{true, true, true}; n++ {
-		if n > 80 {
-			t.Fatalf("after %d rounds the server still finds transitions to crash at: %v", n, lasts)
-		}
-		key := fmt.Sprintf("round-%d", n)
-		var o machine.Order
-		for part, do := range []func(){
-			func() { o = c.place(key); o = c.settled(o.ID, machine.OrderActive, machine.Active) },
-			func() { c.reinstall(o); c.settled(o.ID, machine.OrderActive, machine.Active) },
-			func() { c.release(o); o = c.settled(o.ID, machine.OrderEnded, machine.Available) },
-		} {
-			at := n
-			if done[part] {
-				at = 0
+	t.Parallel()
+	for lane := range 2 {
+		t.Run([]string{"odd", "even"}[lane], func(t *testing.T) {
+			t.Parallel()
+			c := newCrasher(t, "k"+string(rune('a'+lane)), MachineConfig{}, MachineConfig{BMC: Redfish})
+			var lasts [3]int // the last transition at which each part crashed
+			var done [3]bool
+			for n := lane + 1; done != [3]bool{true, true, true}; n += 2 {
+				if n > 80 {
+					t.Fatalf("the server still finds transitions to crash at: %v", lasts)
+				}
+				c.round(n, &lasts, &done)
 			}
-			c.arm(at)
-			do()
-			if at == 0 {
-				continue
+			t.Logf("last transitions of order, reinstall and release: %v; %d crashes in %s", lasts, c.crashes, time.Since(c.began).Round(time.Second))
+			if lasts[0] < 20 || lasts[1] < 20 || lasts[2] < 10 {
+				t.Errorf("crashed at %v transitions only: the server does not crash where it should", lasts)
 			}
-			if c.crashed() {
-				lasts[part] = n
-			} else {
-				done[part] = true
-			}
-		}
-		c.audit(key, o)
-		t.Logf("round %d after %s: %d crashes", n, time.Since(began).Round(time.Second), c.crashes)
+		})
 	}
-	t.Logf("transitions: order %d, reinstall %d, release %d; %d crashes in %s", lasts[0], lasts[1], lasts[2], c.crashes, time.Since(began).Round(time.Second))
-	if lasts[0] < 20 || lasts[1] < 20 || lasts[2] < 10 {
-		t.Errorf("crashed at %v transitions only: the server does not crash where it should", lasts)
+}
+
+// round is the life of one order, with a crash at the n-th transition of each part that is not done yet.
+func (c *crasher) round(n int, lasts *[3]int, done *[3]bool) {
+	c.t.Helper()
+	key := fmt.Sprintf("round-%d", n)
+	var o machine.Order
+	for part, do := range []func(){
+		func() { o = c.place(key); o = c.settled(o.ID, machine.OrderActive, machine.Active) },
+		func() { c.reinstall(o); c.settled(o.ID, machine.OrderActive, machine.Active) },
+		func() { c.release(o); o = c.settled(o.ID, machine.OrderEnded, machine.Available) },
+	} {
+		at := n
+		if done[part] {
+			at = 0
+		}
+		c.arm(at)
+		do()
+		if at == 0 {
+			continue
+		}
+		if c.crashed() {
+			lasts[part] = n
+		} else {
+			done[part] = true
+		}
+	}
+	c.audit(key, o)
+}
+
+// TestCrashAgainAndAgain lets the server live for a few transitions only, whatever it does, while two orders are delivered,
+// reinstalled and released side by side.
+func TestCrashAgainAndAgain(t *testing.T) {
+	t.Parallel()
+	const each = 10 // a start alone may take half of them: to look again at actions whose end the queue did not hear of
+	c := newCrasher(t, "kc", MachineConfig{}, MachineConfig{BMC: Redfish})
+	c.must(c.SetServerEnv(fmt.Sprintf("BAREYARD_CRASH_AFTER=%d", each)))
+	c.must(c.KillServer())
+	c.starts = c.Status().Server.Starts
+	keys := []string{"a", "b"}
+	orders := make([]machine.Order, len(keys))
+	for i, key := range keys {
+		orders[i] = c.place(key)
+	}
+	all := func(want machine.OrderState, state machine.State) {
+		t.Helper()
+		for i := range orders {
+			orders[i] = c.settled(orders[i].ID, want, state)
+		}
+	}
+	all(machine.OrderActive, machine.Active)
+	for i := range orders {
+		c.reinstall(orders[i])
+	}
+	all(machine.OrderActive, machine.Active)
+	for i := range orders {
+		c.release(orders[i])
+	}
+	all(machine.OrderEnded, machine.Available)
+	c.crashed()
+	c.must(c.SetServerEnv())
+	c.must(c.KillServer())
+	for i, key := range keys {
+		c.audit(key, orders[i])
+	}
+	t.Logf("%d crashes in %s", c.crashes, time.Since(c.began).Round(time.Second))
+	if c.crashes < 10 {
+		t.Errorf("%d crashes only", c.crashes)
+	}
+}
+
+// TestCrashWhileMoving kills the server around the moment at which a machine fails its order: it is quarantined and cut off,
+// and the order gets another machine.
+func TestCrashWhileMoving(t *testing.T) {
+	t.Parallel()
+	c := newCrasher(t, "kd", MachineConfig{Name: "bad", Cards: 2, BMC: Redfish}, MachineConfig{Name: "good", Cards: 2})
+	bad := c.Simulated("bad")
+	bad.Trouble(func(x *Trouble) { x.LostCards = 1 })
+	class := bad.Class
+	moved := 0
+	for n := 21; n <= 29; n++ {
+		key := fmt.Sprintf("round-%d", n)
+		c.arm(n)
+		o := insist(c.yard, func(ctx context.Context) (machine.Order, error) {
+			r := request()
+			r.Class = class
+			return c.client.Place(ctx, r, key)
+		})
+		o = c.settled(o.ID, machine.OrderActive, machine.Active)
+		m := c.machine("bad")
+		if len(o.Tried) != 1 || o.Tried[0] != m.ID || m.State != machine.Quarantined || !strings.Contains(m.Reason, "1 of 2") || m.OrderID != "" || m.Public {
+			t.Fatalf("round %d: order tried %v; bad is %s: %s", n, o.Tried, m.State, m.Reason)
+		}
+		if c.crashed() {
+			moved++
+		}
+		c.until("the bad machine is cut off", yardPatience, func() bool {
+			on, _ := bad.memory.Power(t.Context())
+			return !on && c.sql(`SELECT count(*) FROM river_job WHERE state <> 'completed'`) == 0
+		})
+		if got := c.edge(); len(got) != 1 || !strings.Contains(got[0], o.MachineID) {
+			t.Errorf("round %d: the edge carries %v", n, got)
+		}
+		if got := c.sql(`SELECT count(*) FROM charge WHERE order_id = $1`, o.ID); got != 1 {
+			t.Errorf("round %d: %d charges", n, got)
+		}
+		// The bad one first, so that it is the next to be sold again.
+		insist(c.yard, func(ctx context.Context) (machine.Machine, error) {
+			return c.client.Move(ctx, "bad", "return", "checked")
+		})
+		c.until("the bad machine is back", yardPatience, func() bool { return c.machine("bad").State == machine.Available })
+		c.release(o)
+		c.settled(o.ID, machine.OrderEnded, machine.Available)
+	}
+	if moved < 7 {
+		t.Errorf("the server crashed in %d rounds only", moved)
 	}
 }
 

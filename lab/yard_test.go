@@ -107,6 +107,13 @@ func newYard(t *testing.T, suffix string, change func([]Record), machines ...Mac
 	if change != nil {
 		change(records)
 	}
+	for _, r := range records {
+		k := machine.Class{Name: r.Machine.Class, MonthlyPrice: 10_000, Currency: "CNY", Count: len(r.Machine.Hardware.Accelerators)}
+		if k.Count > 0 {
+			k.Accelerator = "10de:2b85"
+		}
+		y.must(y.client.PutClass(ctx, k))
+	}
 	y.must(Stock(ctx, y.client, records, ""))
 	// The rest of the telecom line's network: enough addresses that none is given out again.
 	y.must(y.client.PutLine(ctx, "yard", api.NewLine{Site: "lab", MinBandwidth: 1, MaxBandwidth: 1000, CoolDown: "1h",
