@@ -103,6 +103,7 @@ func newYard(t *testing.T, suffix string, change func([]Record), machines ...Mac
 	if err := y.WaitServer(ctx); err != nil {
 		t.Fatal(err)
 	}
+	y.unsynced(ctx)
 	records := y.Inventory()
 	if change != nil {
 		change(records)
@@ -240,19 +241,36 @@ func (y *yard) sql(query string, args ...any) (n int) {
 }
 
 func (y *yard) ask(ctx context.Context, n *int, query string, args ...any) error {
-	pid, err := os.ReadFile(filepath.Join(y.cfg.Dir, "server", "postgres", "data", "postmaster.pid"))
-	if err != nil {
-		return err
-	}
-	lines := strings.Split(string(pid), "\n")
-	if len(lines) < 5 {
-		return errors.New("no socket in postmaster.pid yet")
-	}
-	u := url.URL{Scheme: "postgres", Path: "/bareyard", RawQuery: url.Values{"host": {lines[4]}, "user": {"bareyard"}, "sslmode": {"disable"}}.Encode()}
-	conn, err := pgx.Connect(ctx, u.String())
+	conn, err := y.database(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	return conn.QueryRow(ctx, query, args...).Scan(n)
+}
+
+// database connects to the server's own PostgreSQL, whose socket is in the fifth line of its pid file.
+func (y *yard) database(ctx context.Context) (*pgx.Conn, error) {
+	pid, err := os.ReadFile(filepath.Join(y.cfg.Dir, "server", "postgres", "data", "postmaster.pid"))
+	if err != nil {
+		return nil, err
+	}
+	lines := strings.Split(string(pid), "\n")
+	if len(lines) < 5 {
+		return nil, errors.New("no socket in postmaster.pid yet")
+	}
+	u := url.URL{Scheme: "postgres", Path: "/bareyard", RawQuery: url.Values{"host": {lines[4]}, "user": {"bareyard"}, "sslmode": {"disable"}}.Encode()}
+	return pgx.Connect(ctx, u.String())
+}
+
+// unsynced makes the database quick: it must survive its server here, not the box.
+func (y *yard) unsynced(ctx context.Context) {
+	y.t.Helper()
+	conn, err := y.database(ctx)
+	y.must(err)
+	defer conn.Close(context.WithoutCancel(ctx))
+	for _, sql := range []string{"ALTER SYSTEM SET fsync = off", "ALTER SYSTEM SET full_page_writes = off", "SELECT pg_reload_conf()"} {
+		_, err := conn.Exec(ctx, sql)
+		y.must(err)
+	}
 }
