@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/bareyard/bareyard/machine"
 	"github.com/bareyard/bareyard/provisioner"
@@ -62,7 +63,10 @@ func bearer(r *http.Request) string {
 
 // read decodes a bounded request body, or answers why not.
 func (s *Server) read(w http.ResponseWriter, r *http.Request, limit int64, into any) bool {
+	deadline := http.NewResponseController(w)
+	_ = deadline.SetReadDeadline(time.Now().Add(30 * time.Second)) // not every writer has one; then the server's own limits hold
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	_ = deadline.SetReadDeadline(time.Time{}) // or it would end the request while it is answered
 	if err == nil {
 		err = json.Unmarshal(body, into)
 	}

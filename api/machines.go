@@ -48,7 +48,14 @@ func (s *Server) machineRoutes(api huma.API) {
 		if err := machine.CheckRecord(m); err != nil {
 			return nil, err
 		}
-		m, err := s.Machines.Enroll(ctx, m, b.BMCPassword, b.Admit)
+		class, err := s.Engine.Shelf.Class(ctx, m.Class)
+		if err != nil {
+			return nil, err
+		}
+		if err := machine.CheckCards(m.Hardware, class); err != nil {
+			return nil, err
+		}
+		m, err = s.Machines.Enroll(ctx, m, b.BMCPassword, b.Admit)
 		return &reply[machine.Machine]{m}, err
 	})
 	s.machineRoute(api, http.MethodGet, "", "get-machine", "One machine", func(context.Context, machine.Machine) error { return nil })

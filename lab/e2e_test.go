@@ -89,6 +89,9 @@ func newSite(t *testing.T, name string, machines ...lab.MachineConfig) *site {
 	}
 	for _, m := range machines {
 		class := machine.Class{Name: m.Class, MonthlyPrice: 10_000, Currency: "CNY"}
+		if m.Cards > 0 {
+			class.Accelerator, class.Count = "10de:2b85", m.Cards
+		}
 		if err := s.client.PutClass(ctx, class); err != nil {
 			t.Fatal(err)
 		}

@@ -62,3 +62,18 @@ func CheckRecord(m Machine) error {
 	}
 	return nil
 }
+
+// CheckCards refuses a record that does not have the cards that its class promises.
+func CheckCards(h Hardware, c Class) error {
+	if len(h.Accelerators) != c.Count {
+		return &Error{Code: Invalid, Field: "hardware.accelerators", Message: fmt.Sprintf("%d cards are recorded, class %s has %d", len(h.Accelerators), c.Name, c.Count),
+			Hint: "record every card with its slot, or choose another class"}
+	}
+	for i, a := range h.Accelerators {
+		if id := a.Vendor + ":" + a.Device; id != c.Accelerator {
+			return &Error{Code: Invalid, Field: fmt.Sprintf("hardware.accelerators[%d]", i), Message: fmt.Sprintf("card %s is %s, class %s has %s", a.Slot, id, c.Name, c.Accelerator),
+				Hint: "correct the record, or choose another class"}
+		}
+	}
+	return nil
+}

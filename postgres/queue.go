@@ -26,6 +26,9 @@ func (actionArgs) Kind() string { return "action" }
 func (db *DB) enqueue(ctx context.Context, tx pgx.Tx, actions []provisioner.Action, now time.Time) error {
 	for _, a := range actions {
 		opts := &river.InsertOpts{MaxAttempts: math.MaxInt16} // at a minute each, three weeks: a fence is tried until it is true
+		if a.Kind == provisioner.ActFence {
+			opts.Priority = 4 // a row of dead BMCs must not keep living machines waiting
+		}
 		if a.After > 0 {
 			opts.ScheduledAt = now.Add(a.After)
 		}
@@ -51,7 +54,11 @@ func (w *actionWorker) Work(ctx context.Context, job *river.Job[actionArgs]) err
 
 // NextRetry overrides River's long back-off: a fence that failed is tried again soon.
 func (w *actionWorker) NextRetry(job *river.Job[actionArgs]) time.Time {
-	return time.Now().Add(time.Duration(min(job.Attempt, 12)) * 5 * time.Second)
+	pause := time.Duration(min(job.Attempt, 12)) * 5 * time.Second
+	if job.Attempt > 12 {
+		pause = 5 * time.Minute
+	}
+	return time.Now().Add(pause)
 }
 
 // ActionTimeout bounds one action. It is shorter than the engine's lease, so that an action that another replica takes

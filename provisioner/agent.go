@@ -72,8 +72,11 @@ func (e *Engine) Report(ctx context.Context, token string, r machine.Report) (ma
 	var answer machine.Instruction
 	stale := false
 	err = e.Store.OnMachine(ctx, ticket.MachineID, func(w *Work) error {
+		if w.Job == nil || w.Job.ID != ticket.JobID {
+			return ErrStale // long over: whoever has kept the token must not fill the log with it
+		}
 		if !holds(w, ticket) {
-			w.note("report.stale", "late report of job %s attempt %d about %s refused", ticket.JobID, ticket.Attempt, r.Step)
+			w.note("report.stale", "late report of attempt %d about %.32q refused", ticket.Attempt, r.Step)
 			stale = true
 			return nil
 		}
@@ -83,7 +86,7 @@ func (e *Engine) Report(ctx context.Context, token string, r machine.Report) (ma
 		answer, err = e.hear(ctx, w, ticket.Role, r)
 		return err
 	})
-	if stale {
+	if stale || errors.Is(err, ErrStale) {
 		return machine.Instruction{Do: machine.DoPowerOff}, ErrStale
 	}
 	return answer, err
@@ -104,7 +107,7 @@ func (e *Engine) hear(ctx context.Context, w *Work, role Role, r machine.Report)
 	e.seen(w)
 	switch r.Phase {
 	case machine.Working:
-		w.Job.Progress = r.Progress
+		w.Job.Progress = bounded(r.Progress)
 		return machine.Instruction{Do: machine.DoContinue, Step: w.Job.Step}, nil
 	case machine.Done:
 		return e.stepDone(ctx, w, role, r)
@@ -121,7 +124,7 @@ func (e *Engine) hear(ctx context.Context, w *Work, role Role, r machine.Report)
 func (e *Engine) stepDone(ctx context.Context, w *Work, role Role, r machine.Report) (machine.Instruction, error) {
 	failure, fatal := e.judge(w, r)
 	if failure != nil {
-		if err := e.failAttempt(ctx, w, fatal, failure.Error()); err != nil {
+		if err := e.failAttempt(ctx, w, fatal, clip(failure.Error())); err != nil {
 			return machine.Instruction{}, err
 		}
 		if role == OSRole {
@@ -197,6 +200,14 @@ func roleOf(a machine.Actor) Role {
 		return OSRole
 	}
 	return ""
+}
+
+// bounded makes a machine's word for its progress fit to be shown.
+func bounded(p machine.Progress) machine.Progress {
+	p.Total = min(max(p.Total, 0), 1<<56)
+	p.Done = min(max(p.Done, 0), p.Total)
+	p.Rate = max(p.Rate, 0)
+	return p
 }
 
 // clip bounds a text that comes from a machine.

@@ -2,6 +2,7 @@ package provisioner
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 // Watch gives up or takes up steps that are past their due time, and keeps the edge as it is wanted, until ctx ends.
 // Every replica may run it: the row is the referee.
 func (e *Engine) Watch(ctx context.Context, every time.Duration) error {
+	e.watching.Store(time.Now().UnixNano())
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for n := 0; ; n++ {
@@ -31,17 +33,21 @@ func (e *Engine) Watch(ctx context.Context, every time.Duration) error {
 	}
 }
 
+// hearing is how long agents get to report to a server that has just started, before their silence counts.
+const hearing = 30 * time.Second
+
 func (e *Engine) sweep(ctx context.Context) error {
 	ids, err := e.Store.Overdue(ctx, 100)
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for _, id := range ids {
-		if err := e.Expire(ctx, id); err != nil {
-			return fmt.Errorf("expire job of machine %s: %w", id, err)
+		if err := e.Expire(ctx, id); err != nil { // one that cannot be moved must not keep the others waiting
+			errs = append(errs, fmt.Errorf("expire job of machine %s: %w", id, err))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // Expire acts on a job that is past its due time. A controller step whose replica has gone silent is taken up again;
@@ -53,6 +59,9 @@ func (e *Engine) Expire(ctx context.Context, machineID string) error {
 		}
 		step, _, _ := e.step(w.Job.Kind, w.Job.Step)
 		end := w.Job.StepAt.Add(step.Deadline)
+		if began := e.watching.Load(); began > 0 && w.Now.Before(end) && step.Actor != machine.Controller && time.Since(time.Unix(0, began)) < hearing {
+			return nil // we were down, not they: let them speak first
+		}
 		if w.Now.Before(end) && step.Actor == machine.Controller {
 			w.note("job.resume", "%s was left by another server; taken up again", step.Name)
 			e.schedule(w, step, 0)

@@ -139,6 +139,8 @@ func (e *yardEdge) Apply(_ context.Context, set []network.Port, remove []string)
 
 type yardPorts yard
 
+func (p *yardPorts) Pin(context.Context, string, string) error { return nil }
+
 func (p *yardPorts) Set(_ context.Context, port string, open bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -40,7 +40,9 @@ func (e *Engine) enter(w *Work) {
 	j.Progress = machine.Progress{}
 	switch j.Step {
 	case machine.StepIsolate:
-		w.Machine.Public, w.Machine.PortOpen = false, true
+		w.Machine.Public, w.Machine.PortOpen = false, false
+	case machine.StepPowerOn: // it was seen off: from here on no tenant's system runs until hand-over
+		w.Machine.PortOpen = true
 	case machine.StepNetwork:
 		w.Machine.Public = true
 	case machine.StepHandOver:
@@ -118,7 +120,10 @@ func (e *Engine) failJob(ctx context.Context, w *Work) error {
 		return e.failReinstall(w, step)
 	}
 	move := machine.Quarantine
-	if kind == machine.ProvisionJob && w.Machine.State == machine.Provisioning && e.unseen(kind, step) {
+	switch {
+	case w.Machine.State == machine.Reserved:
+		move = machine.Unreserve // no server came to it: nothing was touched
+	case kind == machine.ProvisionJob && w.Machine.State == machine.Provisioning && e.unseen(kind, step):
 		move = machine.Park // a BMC or a cable, not dirt: nothing was looked at or written yet
 	}
 	if err := w.machineEvent(move, "%s", w.Machine.Reason); err != nil {
@@ -130,13 +135,25 @@ func (e *Engine) failJob(ctx context.Context, w *Work) error {
 	}
 	w.Order.Tried = append(w.Order.Tried, w.Machine.ID)
 	w.Order.Reason = fmt.Sprintf("machine %s failed at %s", w.Machine.Name, reason)
-	if err := w.orderEvent(machine.OrderMove, "%s; looking for another machine of class %s", w.Order.Reason, w.Order.Class); err != nil {
-		return err
-	}
 	w.Order.MachineID, w.Machine.OrderID = "", ""
+	if len(w.Order.Tried) >= maxTried {
+		w.Order.Reason += fmt.Sprintf("; %d machines failed, so the fault is likely to be the order's or the image's, and no more are tried", len(w.Order.Tried))
+		if err := w.Stock.FreeAddress(ctx, w.Order.ID, true); err != nil {
+			return err
+		}
+		return w.orderEvent(machine.OrderFail, "%s", w.Order.Reason)
+	}
+	if w.Order.State == machine.OrderProvisioning {
+		if err := w.orderEvent(machine.OrderMove, "%s; looking for another machine of class %s", w.Order.Reason, w.Order.Class); err != nil {
+			return err
+		}
+	}
 	w.Actions = append(w.Actions, Action{Kind: ActPlace, OrderID: w.Order.ID})
 	return nil
 }
+
+// maxTried is how many machines an order may bring down: a bad image must not empty a class.
+const maxTried = 3
 
 // failReinstall leaves the machine with its customer, out of service: its data disks are his, and he may try again.
 // A machine that failed its validation goes to quarantine, where only an operator can decide.

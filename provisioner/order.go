@@ -95,7 +95,13 @@ func checkKeys(keys []string) error {
 	if len(keys) == 0 {
 		return &machine.Error{Code: machine.Invalid, Field: "ssh_keys", Message: "no SSH key given", Hint: "give at least one public key: it is the only way in"}
 	}
+	if len(keys) > 64 {
+		return &machine.Error{Code: machine.Invalid, Field: "ssh_keys", Message: fmt.Sprintf("%d SSH keys are too many", len(keys)), Hint: "give up to 64; the rest can be added on the machine"}
+	}
 	for _, k := range keys {
+		if len(k) > 8<<10 {
+			return &machine.Error{Code: machine.Invalid, Field: "ssh_keys", Message: "an SSH key is longer than 8 KiB", Hint: "shorten its comment"}
+		}
 		if strings.Contains(k, "PRIVATE KEY") {
 			return &machine.Error{Code: machine.Invalid, Field: "ssh_keys", Message: "that is a private key; it was not stored", Hint: "give the .pub file"}
 		}
@@ -138,7 +144,7 @@ func (e *Engine) actPlace(ctx context.Context, orderID string) error {
 			return nil
 		}
 		err := e.take(ctx, w, image)
-		if machine.CodeOf(err) != machine.Exhausted {
+		if code := machine.CodeOf(err); code != machine.Exhausted && code != machine.Invalid {
 			return err
 		}
 		w.Order.Reason = fmt.Sprintf("%s; no other machine of class %s is available", w.Order.Reason, w.Order.Class)
@@ -207,6 +213,7 @@ func (e *Engine) Release(ctx context.Context, orderID string) (machine.Order, er
 
 func (e *Engine) reclaim(w *Work) error {
 	if w.Machine.State == machine.Quarantined {
+		e.fence(w)
 		return nil // stays there until an operator has looked; it is reclaimed from there
 	}
 	if err := w.machineEvent(machine.Reclaim, "to be isolated, wiped and proven clean"); err != nil {
@@ -302,13 +309,24 @@ func (e *Engine) Move(ctx context.Context, machineID string, ev machine.Event, r
 		if w.Job != nil {
 			return &machine.Error{Code: machine.Conflict, Message: fmt.Sprintf("a %s job is under way on machine %s", w.Job.Kind, w.Machine.Name), Hint: "cancel the order or wait"}
 		}
-		if ev == machine.Unpark && w.Order == nil {
+		held := w.Order != nil && (w.Order.State == machine.OrderActive || w.Order.State == machine.OrderExpired)
+		if ev == machine.Retire && held {
+			return &machine.Error{Code: machine.Conflict, Message: fmt.Sprintf("order %s still holds this machine", w.Order.ID), Hint: "release the order first"}
+		}
+		if ev == machine.Unpark && !held {
 			return &machine.Error{Code: machine.Conflict, Message: "nobody holds this machine", Hint: "return it to stock with `bareyard machine return`, which wipes it"}
 		}
 		if err := w.machineEvent(ev, "%s", reason); err != nil {
 			return err
 		}
 		w.Machine.Reason = reason
+		switch {
+		case ev == machine.Unpark:
+			w.Machine.Public = true // the edge is put right within the minute
+		case ev == machine.Retire && w.Order != nil:
+			w.Machine.OrderID = ""
+			return w.Stock.FreeAddress(ctx, w.Order.ID, true)
+		}
 		return nil
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/bareyard/bareyard/ipmi"
@@ -64,9 +65,10 @@ type Edge interface {
 	Apply(ctx context.Context, set []network.Port, remove []string) error
 }
 
-// Ports opens and closes provisioning ports.
+// Ports opens and closes the ports that machines are wired to, and pins an open one to its machine's MAC address.
 type Ports interface {
 	Set(ctx context.Context, port string, open bool) error
+	Pin(ctx context.Context, port, mac string) error
 }
 
 // Engine carries orders and jobs from state to state.
@@ -87,6 +89,8 @@ type Engine struct {
 	Plan  func(machine.JobKind) []machine.Step // nil means machine.Plan
 	Lease time.Duration                        // how long a controller step may be silent before another replica takes it up; zero means 90 s
 	Log   *slog.Logger                         // nil means silence
+
+	watching atomic.Int64 // when Watch began, in Unix nanoseconds
 }
 
 // ErrStale refuses a report of an older attempt or of a job that is over: whoever sent it must stop and power off.

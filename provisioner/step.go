@@ -27,6 +27,10 @@ func (e *Engine) Act(ctx context.Context, a Action) error {
 	return fmt.Errorf("carry out action: unknown kind %q", a.Kind)
 }
 
+// stepTime bounds one try of a controller step: a BMC that does not answer or obey for so long is reported as such. It is shorter
+// than what the queue grants an action, so that running out of it is a verdict and not a shutdown.
+const stepTime = 60 * time.Second
+
 // actStep claims the step in a first transition, works without a lock, and reports in a second one. An action that is
 // not the newest of its job, because another replica took the step up or the job went on, does nothing.
 func (e *Engine) actStep(ctx context.Context, a Action) error {
@@ -56,7 +60,9 @@ func (e *Engine) actStep(ctx context.Context, a Action) error {
 	if err != nil || !mine {
 		return err
 	}
-	failure := e.carryOut(ctx, m, j, o)
+	work, cancel := context.WithTimeout(ctx, stepTime)
+	failure := e.carryOut(work, m, j, o)
+	cancel()
 	if ctx.Err() != nil {
 		return ctx.Err() // shutting down, not a verdict on the machine
 	}
@@ -98,7 +104,7 @@ func (e *Engine) carryOut(ctx context.Context, m machine.Machine, j machine.Job,
 		if err := e.Edge.Apply(ctx, nil, []string{m.ID}); err != nil {
 			return fmt.Errorf("withdraw public address: %w", err)
 		}
-		return e.setPort(ctx, m, true)
+		return e.closePorts(ctx, m)
 	case machine.StepPowerOff, machine.StepShutDown:
 		return e.bmc(ctx, m, func(t ipmi.Target) error { return e.Power.SetPower(ctx, t, ipmi.OpOff) })
 	case machine.StepNextBoot:
@@ -110,6 +116,9 @@ func (e *Engine) carryOut(ctx context.Context, m machine.Machine, j machine.Job,
 			return err
 		})
 	case machine.StepPowerOn:
+		if err := e.openPort(ctx, m, machine.ProvisionNIC); err != nil {
+			return err
+		}
 		return e.bmc(ctx, m, func(t ipmi.Target) error {
 			// Again, because a server that was restarted since does not know whether this BMC has forgotten it.
 			err := e.Power.SetNextBoot(ctx, t, ipmi.DevicePXE, m.Firmware == machine.UEFI)
@@ -136,21 +145,35 @@ func (e *Engine) carryOut(ctx context.Context, m machine.Machine, j machine.Job,
 		if o == nil {
 			return errors.New("program edge: no order holds the machine")
 		}
+		if err := e.openPort(ctx, m, machine.PublicNIC); err != nil {
+			return err
+		}
 		return e.Edge.Apply(ctx, []network.Port{PublicPort(m, *o)}, nil)
 	case machine.StepHandOver:
-		return e.setPort(ctx, m, false)
+		if err := e.setPort(ctx, m, machine.ProvisionNIC, false); err != nil {
+			return err
+		}
+		if o == nil || !m.Public {
+			return errors.New("hand over: no order holds the machine")
+		}
+		return e.Edge.Apply(ctx, []network.Port{PublicPort(m, *o)}, nil) // the customer gets in now, and not before
 	case machine.StepRelease:
 		return nil // all in the transition
 	}
 	return fmt.Errorf("carry out step: %q is not a step of the controller", j.Step)
 }
 
-// PublicPort is what the edge must carry for a machine in an order's hands.
+// PublicPort is what the edge must carry for a machine in an order's hands. As long as the provisioning port is open nothing
+// passes: nobody may be in the machine while it can reach the provisioning network.
 func PublicPort(m machine.Machine, o machine.Order) network.Port {
 	nic, _ := m.Hardware.NICByRole(machine.PublicNIC)
+	mode := network.On
+	if m.PortOpen {
+		mode = network.Off
+	}
 	return network.Port{
 		Machine: m.ID, MAC: nic.MAC, Addrs: []netip.Prefix{netip.PrefixFrom(o.Address, o.Address.BitLen())},
-		UpKbit: o.Bandwidth * 1000, DownKbit: o.Bandwidth * 1000, Mode: network.On,
+		UpKbit: o.Bandwidth * 1000, DownKbit: o.Bandwidth * 1000, Mode: mode,
 	}
 }
 
@@ -163,12 +186,29 @@ func (e *Engine) bmc(ctx context.Context, m machine.Machine, fn func(ipmi.Target
 	return fn(ipmi.Target{Protocol: m.BMC.Protocol, Address: m.BMC.Address, Username: m.BMC.Username, Password: secret, CertPin: m.BMC.CertPin})
 }
 
-func (e *Engine) setPort(ctx context.Context, m machine.Machine, open bool) error {
-	nic, ok := m.Hardware.NICByRole(machine.ProvisionNIC)
+// setPort opens or closes a machine's port of a role. A port that the record does not name is nobody's to drive.
+func (e *Engine) setPort(ctx context.Context, m machine.Machine, role machine.NICRole, open bool) error {
+	nic, ok := m.Hardware.NICByRole(role)
 	if !ok || nic.Port == "" {
-		return nil // no port driver for it: said at enrolment
+		return nil
 	}
 	return e.Ports.Set(ctx, nic.Port, open)
+}
+
+// openPort opens a port to its machine alone.
+func (e *Engine) openPort(ctx context.Context, m machine.Machine, role machine.NICRole) error {
+	nic, ok := m.Hardware.NICByRole(role)
+	if !ok || nic.Port == "" {
+		return nil
+	}
+	if err := e.Ports.Pin(ctx, nic.Port, nic.MAC); err != nil {
+		return fmt.Errorf("pin port %s: %w", nic.Port, err)
+	}
+	return e.Ports.Set(ctx, nic.Port, true)
+}
+
+func (e *Engine) closePorts(ctx context.Context, m machine.Machine) error {
+	return errors.Join(e.setPort(ctx, m, machine.PublicNIC, false), e.setPort(ctx, m, machine.ProvisionNIC, false))
 }
 
 // actFence cuts a machine off; it is tried again until it is true.
@@ -185,7 +225,10 @@ func (e *Engine) actFence(ctx context.Context, machineID string) error {
 		errs = append(errs, e.Edge.Apply(ctx, nil, []string{m.ID}))
 	}
 	if !m.PortOpen {
-		errs = append(errs, e.setPort(ctx, m, false))
+		errs = append(errs, e.setPort(ctx, m, machine.ProvisionNIC, false))
+	}
+	if !m.Public {
+		errs = append(errs, e.setPort(ctx, m, machine.PublicNIC, false))
 	}
 	if m.State != machine.Active {
 		errs = append(errs, e.bmc(ctx, m, func(t ipmi.Target) error { return e.Power.SetPower(ctx, t, ipmi.OpOff) }))

@@ -69,6 +69,10 @@ func (r *remote) finish(ctx context.Context, t *terminal, c *client.Client, id s
 	}
 	switch o.State {
 	case machine.OrderActive:
+		if jobs, err := c.Jobs(ctx, id, ""); err == nil && len(jobs) > 0 && jobs[0].State == machine.JobFailed {
+			return &machine.Error{Code: machine.Unavailable, Message: fmt.Sprintf("the %s job failed: %s", jobs[0].Kind, jobs[0].Reason),
+				Hint: "the machine stays yours, out of service: try again, or ask the operator"}
+		}
 		return r.tell(t, o, "order %s is active: ssh root@%s", o.ID, o.Address)
 	case machine.OrderFailed, machine.OrderCancelled:
 		return &machine.Error{Code: machine.Unavailable, Message: fmt.Sprintf("order %s is %s: %s", o.ID, o.State, o.Reason), Hint: fmt.Sprintf("see what happened with: bareyard order show %s", o.ID)}

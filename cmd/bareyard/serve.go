@@ -13,7 +13,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -34,8 +33,9 @@ type serveCommand struct {
 	Config string `placeholder:"FILE" help:"Configuration file (default: /etc/bareyard/bareyard.yaml where it is there). Every key is optional."`
 	Check  bool   `help:"Read the configuration, say whether it is right, and start nothing."`
 
-	// CrashAfter makes crash tests possible: the process kills itself after so many committed transitions.
-	CrashAfter int `hidden:"" env:"BAREYARD_CRASH_AFTER"`
+	// For crash tests: see crasher.
+	CrashAfter int    `hidden:"" env:"BAREYARD_CRASH_AFTER"`
+	CrashFile  string `hidden:"" env:"BAREYARD_CRASH_FILE"`
 }
 
 // Run reads the configuration and serves until ctx is cancelled.
@@ -48,7 +48,8 @@ func (s *serveCommand) Run(ctx context.Context, t *terminal) error {
 		_, err := fmt.Fprintln(t.out, "the configuration is right")
 		return err
 	}
-	return serve(ctx, cfg, newLogger(t.err, cfg), postgres.Tuning{AfterCommit: crashAfter(s.CrashAfter)})
+	crash := &crasher{after: s.CrashAfter, file: s.CrashFile}
+	return serve(ctx, cfg, newLogger(t.err, cfg), postgres.Tuning{AfterCommit: crash.hook()})
 }
 
 // newLogger is the server's log as configured.
@@ -260,25 +261,6 @@ func watchCluster(ctx context.Context, cluster *postgres.Cluster) error {
 			Code:    machine.Unavailable,
 			Message: "the embedded PostgreSQL has ended",
 			Hint:    "its last words are in the log above; start bareyard again, it recovers by itself",
-		}
-	}
-}
-
-// crashAfter returns a function that kills this process when it has been called n times; nil for n = 0.
-func crashAfter(n int) func() {
-	if n <= 0 {
-		return nil
-	}
-	left := make(chan struct{}, n-1)
-	for range n - 1 {
-		left <- struct{}{}
-	}
-	return func() {
-		select {
-		case <-left:
-		default:
-			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // nothing after it runs
-			select {}
 		}
 	}
 }
