@@ -70,7 +70,7 @@ bench: ## benchmarks, five times each, into build/bench.txt
 	go test -run '^$$' -bench . -benchmem -count 5 ./... | tee build/bench.txt
 
 bench-install: build lab-image ramdisk ## time whole installs on QEMU machines
-	BAREYARD_QEMU=1 BAREYARD_BENCH=1 go test -run '^TestBenchInstall$$' -count=1 -timeout $(E2E_TIMEOUT) ./lab | grep -v '^ok'
+	BAREYARD_QEMU=1 BAREYARD_BENCH=1 go test -run '^TestBenchInstall$$' -count=1 -v -timeout $(E2E_TIMEOUT) ./lab | grep -E '^(install|floor|ratio|FAIL|panic|  [a-z])'
 
 fuzz: ## each fuzz target for FUZZTIME (20s)
 	@.ci/fuzz $(FUZZTIME)

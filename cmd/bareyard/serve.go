@@ -33,9 +33,7 @@ type serveCommand struct {
 	Config string `placeholder:"FILE" help:"Configuration file (default: /etc/bareyard/bareyard.yaml where it is there). Every key is optional."`
 	Check  bool   `help:"Read the configuration, say whether it is right, and start nothing."`
 
-	// For crash tests: see crasher.
-	CrashAfter int    `hidden:"" env:"BAREYARD_CRASH_AFTER"`
-	CrashFile  string `hidden:"" env:"BAREYARD_CRASH_FILE"`
+	CrashFile string `hidden:"" env:"BAREYARD_CRASH_FILE"` // for crash tests: see crasher
 }
 
 // Run reads the configuration and serves until ctx is cancelled.
@@ -48,8 +46,11 @@ func (s *serveCommand) Run(ctx context.Context, t *terminal) error {
 		_, err := fmt.Fprintln(t.out, "the configuration is right")
 		return err
 	}
-	crash := &crasher{after: s.CrashAfter, file: s.CrashFile}
-	return serve(ctx, cfg, newLogger(t.err, cfg), postgres.Tuning{AfterCommit: crash.hook()})
+	log, tuning := newLogger(t.err, cfg), postgres.Tuning{}
+	if s.CrashFile != "" {
+		tuning.AfterCommit = (&crasher{file: s.CrashFile, log: log}).committed
+	}
+	return serve(ctx, cfg, log, tuning)
 }
 
 // newLogger is the server's log as configured.
@@ -180,7 +181,7 @@ func newEngine(cfg config, db *postgres.DB, log *slog.Logger, ca string) (*provi
 		return nil, fmt.Errorf("read api_listen: %w", err)
 	}
 	e := &provisioner.Engine{
-		Store: db, Shelf: db, Tickets: db, Power: &ipmi.Controller{Log: log, Poll: time.Second}, Edge: noEdge{}, Ports: &bridgeport.Driver{Netns: cfg.Ports.Netns},
+		Store: db, Shelf: db, Tickets: db, Power: &ipmi.Controller{Log: log, Poll: 400 * time.Millisecond}, Edge: noEdge{}, Ports: &bridgeport.Driver{Netns: cfg.Ports.Netns},
 		Agents:   "https://" + net.JoinHostPort(cfg.Boot.Address.String(), port),
 		Images:   fmt.Sprintf("http://%s/images", net.JoinHostPort(cfg.Boot.Address.String(), strconv.Itoa(int(cfg.Boot.HTTPPort)))),
 		CA:       ca,
