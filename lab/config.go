@@ -74,6 +74,7 @@ type ServerConfig struct {
 	KernelArgs string         // more arguments for the RAM disk's kernel; console on the serial port
 	Validator  string         // bin/bareyard-validate
 	Extra      map[string]any // more keys of the server's configuration; these win
+	Env        []string       // more variables of its environment, NAME=value
 	Restart    time.Duration  // pause before it is started again after it died; 1 s, or 5 s when it died within 5 s of its start
 }
 

@@ -2,7 +2,11 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -16,7 +20,6 @@ import (
 // crasher is a yard whose server can be told to kill itself.
 type crasher struct {
 	*yard
-	armed   int            // the server kills itself after so many transitions; 0 for not
 	starts  int            // how often it had been started when it was armed
 	crashes int            // seen so far
 	written map[string]int // images, by machine, before this round
@@ -28,32 +31,27 @@ func newCrasher(t *testing.T, suffix string, machines ...MachineConfig) *crasher
 	return &crasher{yard: newYard(t, suffix, nil, machines...), written: map[string]int{}, began: time.Now()}
 }
 
-// arm makes the server kill itself, once, at the n-th transition that it commits from now on: the transition is in the
-// database, and nothing that comes after it has happened, not even the answer to whoever asked for it. 0 disarms it.
-func (c *crasher) arm(n int) {
+// arm makes the server kill itself at the n-th transition that it commits from now on: the transition is in the database, and
+// nothing that comes after it has happened, not even the answer to whoever asked for it. Then again after every further ones,
+// unless that is 0. An n of 0 disarms it.
+func (c *crasher) arm(n, every int) {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), yardPatience)
-	defer cancel()
-	if n == 0 && c.armed == 0 {
+	c.starts = c.Status().Server.Starts
+	path := filepath.Join(c.cfg.Dir, crashFile)
+	if n == 0 {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			c.t.Fatal(err)
+		}
 		return
 	}
-	c.must(c.StopServer(ctx))
-	if n > 0 {
-		c.must(c.SetServerEnv(fmt.Sprintf("BAREYARD_CRASH_AFTER=%d", n)))
-	}
-	c.must(c.StartServer(ctx))
-	c.must(c.SetServerEnv()) // the starts after this one are without
-	c.armed, c.starts = n, c.Status().Server.Starts
-	insist(c.yard, func(ctx context.Context) (int, error) { _, err := c.client.Classes(ctx); return 0, err })
+	c.must(os.WriteFile(path+".new", fmt.Appendf(nil, "%d %d", n, every), 0o600))
+	c.must(os.Rename(path+".new", path))
 }
 
 // crashed reports whether the server has killed itself since it was armed.
 func (c *crasher) crashed() bool {
 	n := c.Status().Server.Starts - c.starts
 	c.crashes += n
-	if n > 0 {
-		c.armed = 0
-	}
 	return n > 0
 }
 
@@ -116,7 +114,7 @@ func (c *crasher) round(n int, lasts *[3]int, done *[3]bool) {
 		if done[part] {
 			at = 0
 		}
-		c.arm(at)
+		c.arm(at, 0)
 		do()
 		if at == 0 {
 			continue
@@ -136,9 +134,7 @@ func TestCrashAgainAndAgain(t *testing.T) {
 	t.Parallel()
 	const each = 10 // a start alone may take half of them: to look again at actions whose end the queue did not hear of
 	c := newCrasher(t, "kc", MachineConfig{}, MachineConfig{BMC: Redfish})
-	c.must(c.SetServerEnv(fmt.Sprintf("BAREYARD_CRASH_AFTER=%d", each)))
-	c.must(c.KillServer())
-	c.starts = c.Status().Server.Starts
+	c.arm(each, each)
 	keys := []string{"a", "b"}
 	orders := make([]machine.Order, len(keys))
 	for i, key := range keys {
@@ -160,8 +156,7 @@ func TestCrashAgainAndAgain(t *testing.T) {
 	}
 	all(machine.OrderEnded, machine.Available)
 	c.crashed()
-	c.must(c.SetServerEnv())
-	c.must(c.KillServer())
+	c.arm(0, 0)
 	for i, key := range keys {
 		c.audit(key, orders[i])
 	}
@@ -182,7 +177,7 @@ func TestCrashWhileMoving(t *testing.T) {
 	moved := 0
 	for n := 21; n <= 29; n++ {
 		key := fmt.Sprintf("round-%d", n)
-		c.arm(n)
+		c.arm(n, 0)
 		o := insist(c.yard, func(ctx context.Context) (machine.Order, error) {
 			r := request()
 			r.Class = class

@@ -104,7 +104,6 @@ type server struct {
 
 	mu      sync.Mutex
 	wanted  bool
-	env     []string      // what its next start has in its environment beside ours
 	proc    *process      // nil while it does not run
 	starts  int           // how often it was started
 	changed chan struct{} // closed and replaced when anything above changes
@@ -176,9 +175,7 @@ func (s *server) supervise(ctx context.Context) {
 func (s *server) once(ctx context.Context) {
 	cmd := s.lab.Command(context.Background(), Mgmt, s.lab.cfg.Server.Binary, "serve", "--config", s.lab.serverConfigPath())
 	cmd.Dir = s.lab.cfg.Dir
-	s.mu.Lock()
-	cmd.Env = append(os.Environ(), s.env...)
-	s.mu.Unlock()
+	cmd.Env = append(os.Environ(), s.lab.cfg.Server.Env...)
 	proc, err := s.lab.starter.start(cmd, s.lab.serverLog())
 	if err != nil {
 		s.log.Error("controller does not start", "err", err)
@@ -261,15 +258,6 @@ func (l *Lab) StartServer(ctx context.Context) error {
 	if err := l.server.await(ctx, func(p *process, _ int) bool { return p != nil }); err != nil {
 		return fmt.Errorf("start server: %w", err)
 	}
-	return nil
-}
-
-// SetServerEnv sets what the controller's starts from now on have in their environment (NAME=value) beside this process's own.
-func (l *Lab) SetServerEnv(env ...string) error {
-	if l.server == nil {
-		return errNotRunning
-	}
-	l.server.update(func() { l.server.env = env })
 	return nil
 }
 

@@ -52,6 +52,9 @@ func realServer(t *testing.T) string {
 	return filepath.Join(built.dir, "bareyard")
 }
 
+// crashFile tells the server of a yard when to kill itself; see crasher.arm.
+const crashFile = "crash"
+
 // yard is a lab of simulated machines around a real server, seen as an operator and a customer see it.
 type yard struct {
 	*Lab
@@ -83,7 +86,8 @@ func newYard(t *testing.T, suffix string, change func([]Record), machines ...Mac
 	}
 	nothing := os.Args[0] // a simulated machine loads no kernel
 	cfg := Config{Name: testName(t, suffix), Dir: dir, Machines: machines, Server: &ServerConfig{
-		Binary: binary, Kernel: nothing, RAMDisk: nothing, Validator: nothing, Restart: 10 * time.Millisecond}}
+		Binary: binary, Kernel: nothing, RAMDisk: nothing, Validator: nothing, Restart: 10 * time.Millisecond,
+		Env: []string{"BAREYARD_CRASH_FILE=" + filepath.Join(dir, crashFile)}}}
 	l, err := Start(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -1,61 +1,59 @@
 package main
 
 import (
-	"context"
+	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
-	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 )
 
 // crasher makes crash tests possible: this process kills itself, as kill -9 would, right after a transition was committed and
-// before anything else follows from it.
+// before anything follows from it. The file says when: it holds "LEFT" or "LEFT EVERY", the number of transitions to go, and
+// what to begin with again after a crash. Without EVERY it is gone after the crash. While there is no file, nothing happens.
 type crasher struct {
-	after int    // counted from the start; 0 for never
-	file  string // holds how many more transitions, and is gone once they are over; "" for none
-
+	file string
+	log  *slog.Logger
 	mu   sync.Mutex
-	seen int
 }
 
-// hook is what is called after each transition; nil when this server is not made to crash.
-func (c *crasher) hook() func() {
-	if c.after <= 0 && c.file == "" {
-		return nil
-	}
-	return c.committed
-}
-
-// committed counts a transition. Those of other goroutines wait meanwhile, so that the process dies with no more than it was
-// told to commit being followed up.
+// committed counts a transition.
 func (c *crasher) committed() {
-	c.mu.Lock()
+	c.mu.Lock() // also by whoever dies, for good
 	defer c.mu.Unlock()
-	c.seen++
-	if c.seen == c.after || c.file != "" && c.countdown() {
-		if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err == nil {
-			select {} // nothing after it runs
+	over, err := c.countdown()
+	if err == nil && over {
+		if err = syscall.Kill(os.Getpid(), syscall.SIGKILL); err == nil {
+			select {}
 		}
 	}
+	if err != nil {
+		c.log.Error("the crash test does not happen", "err", err)
+	}
 }
 
-// countdown takes one off the number in the file, if there is one, and reports whether it came to nothing.
-func (c *crasher) countdown() bool {
+// countdown takes one off the number in the file and reports whether that was the last.
+func (c *crasher) countdown() (over bool, err error) {
 	text, err := os.ReadFile(c.file)
-	if err != nil {
-		return false // not armed
-	}
-	left, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err == nil && left > 1 {
-		err = os.WriteFile(c.file, []byte(strconv.Itoa(left-1)), 0o600)
-	} else if err == nil {
-		err = os.Remove(c.file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
 	}
 	if err != nil {
-		slog.Log(context.Background(), slog.LevelError, "crash test is not carried out", "err", err)
-		return false
+		return false, err
 	}
-	return left <= 1
+	var left, every int
+	if n, err := fmt.Sscan(string(text), &left, &every); n == 0 {
+		return false, fmt.Errorf("read %s: %w", c.file, err)
+	}
+	left--
+	switch {
+	case left > 0:
+	case every > 0:
+		over, left = true, every
+	default:
+		return true, os.Remove(c.file)
+	}
+	return over, os.WriteFile(c.file, fmt.Appendf(nil, "%d %d\n", left, every), 0o600)
 }
