@@ -1,7 +1,7 @@
 package main
 
 // What people see while they wait. Rules: one line per finished step, in the order in which they finish; the last line
-// is the step under way and is rewritten in place on a terminal; without a terminal it is printed once; nothing scrolls
+// is the step under way and is rewritten in place on a terminal; without a terminal it is left out; nothing scrolls
 // faster than a person reads; progress goes to standard error, the result to standard output.
 
 import (
@@ -100,16 +100,12 @@ func (v *view) job(j machine.Job) {
 	if j.State != machine.JobRunning {
 		return
 	}
-	line := describe(j)
 	if !v.live {
-		if key := fmt.Sprintf("%s/%d", j.Step, j.Attempt); key != v.step && j.Progress.Total == 0 {
-			v.step = key
-		}
 		return
 	}
 	v.clear()
-	fmt.Fprintf(v.out, "         … %s", line)
-	v.step = line
+	v.step = describe(j)
+	fmt.Fprintf(v.out, "         … %s", v.step)
 }
 
 // describe is the step under way in plain words, with a bar where there is something to measure.
