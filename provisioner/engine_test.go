@@ -361,8 +361,8 @@ func TestOrderToReleaseAndBack(t *testing.T) {
 	if got := y.machine(m.ID); got.State != machine.Available || got.OrderID != "" || got.Public {
 		t.Fatalf("released machine is %+v", got)
 	}
-	if y.power[m.BMC.Address] != ipmi.Off {
-		t.Error("a machine in stock is powered")
+	if y.power[m.BMC.Address] != ipmi.Off || y.ports["p1"] {
+		t.Error("a machine in stock is powered, or its port is open")
 	}
 	if y.order(o.ID).State != machine.OrderEnded {
 		t.Errorf("order is %s", y.order(o.ID).State)

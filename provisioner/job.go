@@ -45,7 +45,7 @@ func (e *Engine) enter(w *Work) {
 		w.Machine.PortOpen = true
 	case machine.StepNetwork:
 		w.Machine.Public = true
-	case machine.StepHandOver:
+	case machine.StepHandOver, machine.StepRelease:
 		w.Machine.PortOpen = false
 	}
 	e.schedule(w, step, 0)

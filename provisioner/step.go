@@ -158,7 +158,7 @@ func (e *Engine) carryOut(ctx context.Context, m machine.Machine, j machine.Job,
 		}
 		return e.Edge.Apply(ctx, []network.Port{PublicPort(m, *o)}, nil) // the customer gets in now, and not before
 	case machine.StepRelease:
-		return nil // all in the transition
+		return e.closePorts(ctx, m) // the rest is in the transition
 	}
 	return fmt.Errorf("carry out step: %q is not a step of the controller", j.Step)
 }
