@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -50,7 +51,9 @@ func TestBenchInstall(t *testing.T) {
 	floor := dd + boot
 	part := func(from, to machine.StepName) time.Duration { return ends[to].Sub(ends[from]) }
 	fmt.Printf("\ninstall, BIOS, power-on to SSH  %6.1f s\n", total.Seconds())
-	fmt.Printf("  firmware, loader, kernel      %6.1f s\n", part(machine.StepNextBoot, machine.StepHello).Seconds())
+	script := s.scriptAsked()
+	fmt.Printf("  firmware to iPXE's script     %6.1f s\n", script.Sub(on).Seconds())
+	fmt.Printf("  kernel, RAM disk, hello       %6.1f s\n", ends[machine.StepHello].Sub(script).Seconds())
 	fmt.Printf("  inventory and wipe            %6.1f s\n", part(machine.StepHello, machine.StepWipe).Seconds())
 	fmt.Printf("  write                         %6.1f s\n", part(machine.StepWipe, machine.StepWrite).Seconds())
 	fmt.Printf("  read back                     %6.1f s\n", part(machine.StepWrite, machine.StepVerify).Seconds())
@@ -62,6 +65,22 @@ func TestBenchInstall(t *testing.T) {
 	fmt.Printf("  first boot from it to SSH     %6.1f s\n", boot.Seconds())
 	fmt.Printf("install takes %.2f times the floor\n", total.Seconds()/floor.Seconds())
 	fmt.Printf("ratio install-bios floor %.2f\n", floor.Seconds()/total.Seconds())
+}
+
+// scriptAsked returns when the machine's loader first asked the server what to boot, by the server's log.
+func (s *site) scriptAsked() time.Time {
+	s.t.Helper()
+	log, err := os.ReadFile(filepath.Join(s.lab.Status().Dir, "serve.log"))
+	s.must(err)
+	for line := range strings.Lines(string(log)) {
+		if stamp, rest, ok := strings.Cut(strings.TrimPrefix(line, "time="), " "); ok && strings.Contains(rest, "boots=agent") {
+			at, err := time.Parse(time.RFC3339, stamp)
+			s.must(err)
+			return at
+		}
+	}
+	s.t.Fatal("the server's log does not say when the machine asked what to boot")
+	return time.Time{}
 }
 
 // firstLogin returns when a customer could first log in.
