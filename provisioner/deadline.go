@@ -90,6 +90,7 @@ func (e *Engine) Reconcile(ctx context.Context) error {
 	for _, p := range set {
 		remove = append(remove, p.Machine)
 	}
+	var errs []error
 	for _, id := range remove {
 		err := e.Store.OnMachine(ctx, id, func(w *Work) error {
 			if w.Machine.Public && w.Order != nil {
@@ -100,10 +101,11 @@ func (e *Engine) Reconcile(ctx context.Context) error {
 		if machine.CodeOf(err) == machine.NotFound {
 			err = e.Edge.Apply(ctx, nil, []string{id})
 		}
-		if err != nil {
-			return fmt.Errorf("repair edge for machine %s: %w", id, err)
+		if err != nil { // one that cannot be repaired must not leave the others exposed
+			errs = append(errs, fmt.Errorf("repair edge for machine %s: %w", id, err))
+			continue
 		}
 		e.log().Warn("edge was not as wanted, repaired", "machine", id)
 	}
-	return nil
+	return errors.Join(errs...)
 }

@@ -37,6 +37,7 @@ type yard struct {
 	edge  map[string]network.Port
 	ports map[string]bool
 	fail  map[string]error // by BMC address: what the BMC says
+	stuck string           // machine whose public port the edge refuses to withdraw
 }
 
 func newYard(t *testing.T) *yard {
@@ -128,6 +129,11 @@ func (e *yardEdge) Read(context.Context) ([]network.Port, error) {
 func (e *yardEdge) Apply(_ context.Context, set []network.Port, remove []string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	for _, id := range remove {
+		if e.stuck == id {
+			return errors.New("the edge refuses")
+		}
+	}
 	for _, p := range set {
 		e.edge[p.Machine] = p
 	}

@@ -135,6 +135,21 @@ func TestStaleTokenWritesNothing(t *testing.T) {
 	}
 }
 
+// TestReconcileGoesOn: a machine whose port the edge refuses to withdraw does not keep the others from being repaired.
+func TestReconcileGoesOn(t *testing.T) {
+	y := newYard(t)
+	y.stuck = "a-first"
+	for _, id := range []string{"a-first", "b-second"} {
+		y.edge[id] = network.Port{Machine: id}
+	}
+	if err := y.Reconcile(t.Context()); err == nil || !strings.Contains(err.Error(), "a-first") {
+		t.Errorf("the machine that could not be repaired is not named: %v", err)
+	}
+	if _, exposed := y.edge["b-second"]; exposed {
+		t.Error("the other machine stays exposed")
+	}
+}
+
 // TestProgressIsBounded: what a machine says of its progress is fit to be shown.
 func TestProgressIsBounded(t *testing.T) {
 	y := newYard(t)
