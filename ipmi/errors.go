@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"time"
 )
 
 // What can go wrong with a BMC. Every error of a Controller matches one of these or the context's error with errors.Is.
@@ -26,18 +27,59 @@ var (
 	ErrUntrusted = errors.New("certificate not trusted")
 	// ErrOff means that the BMC takes this request only while the host is on. BootFrom knows the way round.
 	ErrOff = errors.New("refused while the host is off")
+	// ErrTaken means that somebody else holds the serial console.
+	ErrTaken = errors.New("console taken")
+	// ErrPassword means that a new password cannot be given to this BMC; nothing was sent.
+	ErrPassword = errors.New("password not possible")
 )
+
+// Public is what a customer may read of err: what was asked and what kind of failure it was, without the BMC's address, its answers
+// or anything of its configuration. The error's own text is for operators. Neither holds a secret.
+func Public(err error) string {
+	var e *bmcError
+	if !errors.As(err, &e) {
+		return "the machine's management controller failed"
+	}
+	return e.public()
+}
+
+// RetryAfter is how long a BMC asked to be left alone, in the error that said so.
+func RetryAfter(err error) (time.Duration, bool) {
+	var e *bmcError
+	if !errors.As(err, &e) || e.retry <= 0 {
+		return 0, false
+	}
+	return e.retry, true
+}
 
 // bmcError carries the address, the verb and a text that holds no secret beside the errors that callers match.
 type bmcError struct {
+	name    string // of the machine; may be empty
 	address string
 	doing   string
 	detail  string
 	kinds   []error
+	retry   time.Duration
+}
+
+// public is the error without address and detail.
+func (e *bmcError) public() string {
+	text := "management controller"
+	if e.name != "" {
+		text += " of " + e.name
+	}
+	text += ": " + e.doing
+	for _, k := range e.kinds {
+		text += ": " + k.Error()
+	}
+	return text
 }
 
 func (e *bmcError) Error() string {
 	text := "BMC " + e.address + ": " + e.doing
+	if e.name != "" {
+		text = "BMC of " + e.name + " at " + e.address + ": " + e.doing
+	}
 	for _, k := range e.kinds {
 		text += ": " + k.Error()
 	}
@@ -54,8 +96,9 @@ func (e *bmcError) Unwrap() []error { return e.kinds }
 type failure struct {
 	kind   error
 	detail string
-	cause  error // the context's error, where that ended it; may be nil
-	sent   bool  // the request may have reached the BMC
+	cause  error         // the context's error, where that ended it; may be nil
+	retry  time.Duration // how long the BMC asked to be left alone; 0 is not
+	sent   bool          // the request may have reached the BMC
 }
 
 func (f *failure) Error() string {
@@ -76,10 +119,10 @@ func (t Target) on(doing string, err error) error {
 	if err == nil {
 		return nil
 	}
-	e := &bmcError{address: displayAddress(t.Address), doing: doing, kinds: []error{err}}
+	e := &bmcError{name: t.Name, address: displayAddress(t.Address), doing: doing, kinds: []error{err}}
 	var f *failure
 	if errors.As(err, &f) {
-		e.kinds, e.detail = []error{f.kind}, f.detail
+		e.kinds, e.detail, e.retry = []error{f.kind}, f.detail, f.retry
 		if f.cause != nil {
 			e.kinds = append(e.kinds, f.cause)
 		}

@@ -22,11 +22,16 @@ const (
 // The password is never printed: every fmt verb, slog and encoding/json leave it out. Keep a Target in an exported field
 // where it is printed as part of something else: fmt cannot call methods on unexported fields.
 type Target struct {
+	Name     string // the machine's name, for errors; may be empty
 	Protocol string // IPMI or Redfish
 	Address  string // IPMI: host or host:port (623 by default); Redfish: base URL, or the URL of one system where there are several
 	Username string
 	Password string `json:"-"`
 	CertPin  string // SHA-256 of the BMC's certificate in hex (colons allowed); with it the pin alone is trusted. Redfish over TLS
+
+	// IPMIAddress is where a Redfish BMC speaks IPMI too, as host or host:port, with the same user and password. Its serial
+	// console comes that way, for Redfish has none. Empty means that it does not.
+	IPMIAddress string
 }
 
 // String names the BMC, without credentials.
@@ -85,7 +90,8 @@ type Device string
 
 // Boot devices.
 const (
-	DevicePXE  Device = "pxe"
-	DeviceDisk Device = "disk"
-	DeviceNone Device = "none" // no override: what the firmware is set to
+	DevicePXE   Device = "pxe"
+	DeviceDisk  Device = "disk"
+	DeviceMedia Device = "media" // virtual media, as a CD
+	DeviceNone  Device = "none"  // no override: what the firmware is set to
 )
