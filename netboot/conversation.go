@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -63,17 +64,18 @@ func (c *conversation) scriptURL(mac string) string {
 func (c *conversation) answer(ctx context.Context, req *dhcp.Request) *dhcp.Reply {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	ex := Exchange{MAC: req.MAC, Proto: "dhcp", Asked: req.String()}
+	ex := heard(req)
 	lease, err := c.Booter.Lease(ctx, req.MAC)
 	if errors.Is(err, ErrUnknown) {
 		if c.seen.first(req.MAC, time.Now()) {
 			c.log.Info("DHCP request of an unknown machine, not answered", "mac", req.MAC, "asked", ex.Asked)
+			c.trace(ex, Silent, "", "no machine with this MAC address is known")
 		}
 		return nil
 	}
 	if err != nil {
 		c.log.Error("look up lease", "mac", req.MAC, "err", err)
-		c.trace(ex, "look-up failed", true)
+		c.trace(ex, Failed, "", "look-up failed")
 		return nil
 	}
 	looping := req.Stage == dhcp.PXE && c.loops.tripped(req.MAC, time.Now())
@@ -84,19 +86,35 @@ func (c *conversation) answer(ctx context.Context, req *dhcp.Request) *dhcp.Repl
 	switch {
 	case dhcp.IsSilence(err):
 		c.log.Info("DHCP request not answered", "mac", req.MAC, "asked", ex.Asked, "why", err)
-		c.trace(ex, "silence: "+err.Error(), false)
+		c.trace(ex, Silent, "", err.Error())
 		return nil
 	case err != nil:
 		c.log.Error("answer DHCP", "mac", req.MAC, "err", err)
-		c.trace(ex, err.Error(), true)
+		c.trace(ex, Failed, "", err.Error())
 		return nil
 	}
 	c.note(req, rep, lease)
 	ex.From = lease.Addr.Addr()
 	ex.Bytes = int64(len(rep.Bytes()))
-	c.trace(ex, rep.String(), rep.Type == dhcpv4.MessageTypeNak)
+	ex.File = rep.Boot
+	ex.DHCP.Answer, ex.DHCP.Addr = rep.Type.String(), rep.Addr()
+	if rep.Type == dhcpv4.MessageTypeNak {
+		c.trace(ex, Refused, rep.String(), "asked for another address than its own, "+lease.Addr.Addr().String())
+	} else {
+		ex.DHCP.Basis = Reserved
+		c.trace(ex, Answered, rep.String(), "")
+	}
 	c.log.Debug("DHCP", "mac", req.MAC, "asked", ex.Asked, "got", rep.String(), "road", rep.How.String())
 	return rep
+}
+
+// heard starts the record of a DHCP exchange.
+func heard(req *dhcp.Request) Exchange {
+	f := req.Facts()
+	return Exchange{At: time.Now(), MAC: req.MAC, Proto: "dhcp", Asked: req.String(), DHCP: DHCPFacts{
+		Message: req.Type.String(), Stage: req.Stage.String(), Arch: f.Arch, VendorClass: f.VendorClass, UserClass: f.UserClass,
+		UUID: f.UUID, Relay: f.Relay, Link: f.Link, Circuit: f.Circuit, Server: f.Server,
+	}}
 }
 
 // note remembers who has which address, and how often firmware took the loader.
@@ -121,23 +139,39 @@ func (c *conversation) note(req *dhcp.Request, rep *dhcp.Reply, lease Lease) {
 // transferred is the TFTP side: what became of a loader.
 func (c *conversation) transferred(t tftp.Transfer) {
 	from := t.Peer.Addr()
-	ex := Exchange{MAC: c.macOf(from), From: from, Proto: "tftp", Asked: t.Name, Bytes: t.Sent}
+	ex := Exchange{At: t.Began, Took: t.Took, MAC: c.macOf(from), From: from, Proto: "tftp", Asked: t.Name, File: t.Name, Bytes: t.Sent}
 	switch {
 	case t.Probe:
-		c.trace(ex, fmt.Sprintf("size %d", t.Size), false)
-	case t.Err != nil:
-		c.log.Warn("TFTP", "mac", ex.MAC, "from", from, "name", t.Name, "sent", t.Sent, "err", t.Err)
-		c.trace(ex, t.Err.Error(), true)
+		c.trace(ex, Probed, fmt.Sprintf("size %d", t.Size), "")
+		return
+	case t.Err == nil:
+		c.trace(ex, Answered, "sent", "")
+		return
+	}
+	c.log.Warn("TFTP", "mac", ex.MAC, "from", from, "name", t.Name, "sent", t.Sent, "err", t.Err)
+	switch {
+	case errors.Is(t.Err, fs.ErrNotExist), errors.Is(t.Err, fs.ErrPermission):
+		c.trace(ex, Refused, "", t.Err.Error())
+	case t.Blocks > 0 || t.Size > 0:
+		c.trace(ex, Broken, "", fmt.Sprintf("%v at %d of %d bytes", t.Err, t.Sent, t.Size))
 	default:
-		c.trace(ex, "sent", false)
+		c.trace(ex, Failed, "", t.Err.Error())
 	}
 }
 
-func (c *conversation) trace(ex Exchange, got string, failed bool) {
+// trace hands on a finished exchange. got is what a person reads of an answer; why stands in for it where there is none.
+func (c *conversation) trace(ex Exchange, outcome Outcome, got, why string) {
 	if c.Trace == nil {
 		return
 	}
-	ex.Got, ex.Failed = got, failed
+	ex.Outcome, ex.Got, ex.Why = outcome, got, why
+	ex.Failed = outcome != Answered && outcome != Probed && outcome != Silent
+	if got == "" {
+		ex.Got = string(outcome) + ": " + why
+	}
+	if ex.Took == 0 {
+		ex.Took = time.Since(ex.At)
+	}
 	c.Trace(ex)
 }
 

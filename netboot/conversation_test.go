@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/bareyard/bareyard/netboot/dhcp"
 	"github.com/bareyard/bareyard/netboot/tftp"
+	"github.com/google/go-cmp/cmp"
 )
 
 // request builds a DHCP request of the test machine from options in hex.
@@ -97,12 +99,14 @@ func TestA09FlexBootLoop(t *testing.T) {
 	})
 }
 
-// TestAnswer: the Booter's errors end in silence, and only an unknown machine leaves no trace.
+// TestAnswer: the Booter's errors end in silence, and an unknown machine is traced once in a while.
 func TestAnswer(t *testing.T) {
 	c, b, seen := talk(t)
 	ctx := context.Background()
-	if rep := c.answer(ctx, request(t, "02:00:5e:00:00:01", discover)); rep != nil || len(seen.lines()) != 0 {
-		t.Errorf("unknown machine: %v, %q", rep, seen.lines())
+	for range 3 {
+		if rep := c.answer(ctx, request(t, "02:00:5e:00:00:01", discover)); rep != nil || len(seen.lines()) != 1 || seen.all[0].Outcome != Silent {
+			t.Errorf("unknown machine: %v, %q", rep, seen.lines())
+		}
 	}
 	if rep := c.answer(ctx, request(t, testMAC, discover)); rep == nil || rep.Boot != "" {
 		t.Errorf("installed system: %v", rep)
@@ -118,7 +122,35 @@ func TestAnswer(t *testing.T) {
 	if rep := c.answer(ctx, request(t, testMAC, discover)); rep != nil {
 		t.Errorf("host name that is too long: %v", rep)
 	}
-	seen.expect(t, "dhcp DISCOVER system OFFER 10.99.0.64", "silence: it chose the server 10.99.0.2", "look-up failed", "host name is 64 bytes")
+	seen.expect(t, "dhcp DISCOVER system OFFER 10.99.0.64", "silent: it chose the server 10.99.0.2", "look-up failed", "host name is 64 bytes")
+}
+
+// TestFacts: what a DHCP request says of a machine is in its exchange, and so is what the answer gives.
+func TestFacts(t *testing.T) {
+	c, b, seen := talk(t)
+	b.leases[testMAC] = Lease{Addr: netip.MustParsePrefix("10.15.64.20/24")}
+	raw := request(t, testMAC, discover, "3C 20 505845436C69656E743A417263683A30303030373A554E44493A303033303030", "5D 02 00 07",
+		"61 11 00 33221100554477668899AABBCCDDEEFF", "4D 04 69505845", "52 13 0105 7377312F37 0204 00FF0102 0504 0A0F4002")
+	if c.answer(context.Background(), raw) == nil { // no giaddr: option 82 is the client's own word
+		t.Fatal("no answer")
+	}
+	x := seen.all[0]
+	want := DHCPFacts{Message: "DISCOVER", Answer: "OFFER", Stage: "ipxe", Arch: 7, VendorClass: "PXEClient:Arch:00007:UNDI:003000",
+		UserClass: "iPXE", UUID: "33221100554477668899aabbccddeeff", Addr: netip.MustParseAddr("10.15.64.20"), Basis: Reserved}
+	if d := cmp.Diff(want, x.DHCP, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
+		t.Error(d)
+	}
+	if x.Outcome != Answered || x.File != "http://10.99.0.1/boot/ipxe/"+testMAC+".ipxe" || x.Why != "" || x.At.IsZero() || x.Took <= 0 {
+		t.Errorf("%+v", x)
+	}
+	c.answer(context.Background(), request(t, testMAC, "35 01 03 36 04 0A630002 32 04 0A630040"))
+	if x := seen.all[1]; x.Outcome != Silent || x.DHCP.Server.String() != "10.99.0.2" || x.DHCP.Answer != "" || x.Failed {
+		t.Errorf("%+v", x)
+	}
+	c.answer(context.Background(), request(t, testMAC, "35 01 03 32 04 C0A80009"))
+	if x := seen.all[2]; x.Outcome != Refused || x.DHCP.Answer != "NAK" || x.DHCP.Basis != NoAddress || x.DHCP.Arch != -1 || !x.Failed {
+		t.Errorf("%+v", x)
+	}
 }
 
 // TestTransferred: the size probe of UEFI is not a failure; a transfer that broke off is, and says whose it was.
@@ -129,9 +161,10 @@ func TestTransferred(t *testing.T) {
 	c.transferred(tftp.Transfer{Peer: peer, Name: "snponly.efi", Size: 9, Probe: true})
 	c.transferred(tftp.Transfer{Peer: peer, Name: "snponly.efi", Size: 9, Sent: 9})
 	c.transferred(tftp.Transfer{Peer: peer, Name: "snponly.efi", Size: 9, Sent: 5, Err: errors.New("client stopped answering")})
-	for i, failed := range []bool{false, false, false, true} {
-		if x := seen.all[i]; x.Failed != failed || x.MAC != testMAC {
-			t.Errorf("%+v, want failed %v", x, failed)
+	c.transferred(tftp.Transfer{Peer: peer, Name: "x", Err: fs.ErrNotExist})
+	for i, outcome := range []Outcome{Answered, Probed, Answered, Broken, Refused} {
+		if x := seen.all[i]; x.Outcome != outcome || x.MAC != testMAC || x.Failed != (i > 2) {
+			t.Errorf("%+v, want %v", x, outcome)
 		}
 	}
 }

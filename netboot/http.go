@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/bareyard/bareyard/netboot/httpboot"
 	"github.com/bareyard/bareyard/netboot/ipxe"
@@ -17,6 +18,7 @@ import (
 // ServeHTTP is the HTTP side: scripts, kernel, RAM disk, archive, loaders, and the Handlers beside them.
 func (c *conversation) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	from := remote(r)
+	began := time.Now()
 	w := httpboot.NewSteady(rw)
 	mac, err := c.route(w, r, from)
 	if mac == "" {
@@ -28,15 +30,28 @@ func (c *conversation) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	if err != nil && w.Status < 200 {
 		c.fail(w, r, err)
 	}
-	ex := Exchange{MAC: mac, From: from, Proto: "http", Asked: r.URL.Path, Bytes: w.Bytes}
+	ex := Exchange{At: began, Took: time.Since(began), MAC: mac, From: from, Proto: "http", Asked: r.URL.Path, File: r.URL.Path, Bytes: w.Bytes, Status: w.Status}
 	got := fmt.Sprint(w.Status)
-	if err != nil {
-		got += " " + err.Error()
-		c.log.Warn("boot request", "mac", mac, "from", from, "path", r.URL.Path, "status", w.Status, "err", err)
-	} else {
+	if err == nil {
 		c.log.Debug("boot request", "mac", mac, "from", from, "path", r.URL.Path, "status", w.Status, "bytes", w.Bytes)
+		c.trace(ex, outcomeOf(w.Status, false), got, "")
+		return
 	}
-	c.trace(ex, got, err != nil || w.Status >= 400)
+	c.log.Warn("boot request", "mac", mac, "from", from, "path", r.URL.Path, "status", w.Status, "err", err)
+	c.trace(ex, outcomeOf(w.Status, true), got+" "+err.Error(), err.Error())
+}
+
+// outcomeOf an HTTP answer. An error after a good status broke it off.
+func outcomeOf(status int, err bool) Outcome {
+	switch {
+	case status >= 500:
+		return Failed
+	case status >= 400:
+		return Refused
+	case err:
+		return Broken
+	}
+	return Answered
 }
 
 // Refusals of our own, by status in fail.

@@ -131,7 +131,7 @@ func TestUnknownMachine(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	if lines := seen.lines(); len(lines) != 0 {
+	if lines := seen.lines(); len(lines) != 1 || !strings.Contains(lines[0], "no machine with this MAC address") {
 		t.Errorf("traced: %q", lines)
 	}
 }

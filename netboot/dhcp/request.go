@@ -4,6 +4,7 @@ package dhcp
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -221,12 +222,61 @@ func (r *Request) Link() netip.Addr {
 	if !ok {
 		return netip.Addr{} // option 82 without a relay comes from the client itself: not believed
 	}
-	for v := r.pkt.Options.Get(optAgentInfo); len(v) >= 2 && len(v) >= 2+int(v[1]); v = v[2+int(v[1]):] {
-		if v[0] == 5 && v[1] == 4 {
-			return netip.AddrFrom4([4]byte(v[2:6]))
-		}
+	if v := r.agentInfo(5); len(v) == 4 {
+		return netip.AddrFrom4([4]byte(v))
 	}
 	return gi
+}
+
+// Facts is what a request says of a machine, for people who ask why it does not boot.
+type Facts struct {
+	Arch        int        // option 93, or what option 60 says; -1 when neither does
+	VendorClass string     // option 60
+	UserClass   string     // option 77
+	UUID        string     // option 97 without its type, in hex, as it came: firmware disagrees about the byte order
+	Relay       netip.Addr // not valid on our own network
+	Link        netip.Addr // see Request.Link
+	Circuit     string     // option 82, sub-option 1. Hex where it is not text
+	Server      netip.Addr // option 54: the server that the client chose
+}
+
+// Facts returns them. Text that a client made up is cut to what can be printed.
+func (r *Request) Facts() Facts {
+	o := r.pkt.Options
+	class := string(o.Get(optVendorClass))
+	f := Facts{Arch: -1, VendorClass: printable(o.Get(optVendorClass)), UserClass: printable(o.Get(optUserClass)),
+		Link: r.Link(), Server: addr(r.pkt.ServerIdentifier())}
+	if arch, said := archOf(o.Get(optArch), class); said {
+		f.Arch = int(arch)
+	}
+	if v := o.Get(optMachineUUID); len(v) == 17 {
+		f.UUID = hex.EncodeToString(v[1:])
+	}
+	if gi, ok := r.Relayed(); ok {
+		f.Relay = gi
+		f.Circuit = printable(r.agentInfo(1))
+	}
+	return f
+}
+
+// agentInfo returns a sub-option of option 82, nil when it is not there or cut short.
+func (r *Request) agentInfo(code byte) []byte {
+	for v := r.pkt.Options.Get(optAgentInfo); len(v) >= 2 && len(v) >= 2+int(v[1]); v = v[2+int(v[1]):] {
+		if v[0] == code {
+			return v[2 : 2+int(v[1])]
+		}
+	}
+	return nil
+}
+
+// printable returns text as it is, and anything else in hex.
+func printable(v []byte) string {
+	for _, c := range v {
+		if c < ' ' || c > '~' {
+			return hex.EncodeToString(v)
+		}
+	}
+	return string(v)
 }
 
 // String is the request in a few words for a log.

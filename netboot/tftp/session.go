@@ -12,6 +12,7 @@ import (
 // session is one transfer. Blocks are counted from 1 without wrapping; only their low 16 bits travel.
 type session struct {
 	peer    netip.AddrPort
+	began   time.Time
 	asked   []byte // the request as it came, to know a repeat
 	name    string
 	data    []byte
@@ -131,10 +132,10 @@ func (s *session) ack(wire uint16, now time.Time) ([][]byte, bool, error) {
 // size. EDK2 sends error 8 "User aborted the transfer"; others send 0.
 func (s *session) probe(err error) bool { return s.acked == 0 && errors.Is(err, errBrokeOff) }
 
-func (s *session) transfer(err error) Transfer {
+func (s *session) transfer(err error, now time.Time) Transfer {
 	t := Transfer{
 		Peer: s.peer, Name: s.name, Size: len(s.data), Blocks: s.packets,
-		Sent: int64(min(s.acked*s.block, len(s.data))),
+		Sent: int64(min(s.acked*s.block, len(s.data))), Began: s.began, Took: now.Sub(s.began),
 	}
 	if t.Probe = s.probe(err); !t.Probe {
 		t.Err = err

@@ -35,14 +35,14 @@ func (t *table) receive(c conn, peer netip.AddrPort, b []byte, now time.Time) {
 	op := binary.BigEndian.Uint16(b)
 	s := t.sessions[peer]
 	if s != nil && op == opRead && !bytes.Equal(b, s.asked) {
-		t.end(s, errBrokeOff) // the client uses its port for something new
+		t.end(s, errBrokeOff, now) // the client uses its port for something new
 		s = nil
 	}
 	if s != nil {
 		out, done, err := s.packet(b, now)
 		t.send(c, peer, out)
 		if done {
-			t.end(s, err)
+			t.end(s, err, now)
 		}
 		return
 	}
@@ -78,11 +78,11 @@ func (t *table) open(c conn, peer netip.AddrPort, b []byte, now time.Time) {
 			code, text = codeForbidden, "access violation"
 		}
 		t.refuse(c, peer, code, text)
-		t.done(Transfer{Peer: peer, Name: req.name, Err: err})
+		t.done(Transfer{Peer: peer, Name: req.name, Err: err, Began: now})
 		return
 	}
 	s := t.session(peer, req, data)
-	s.asked = bytes.Clone(b)
+	s.asked, s.began = bytes.Clone(b), now
 	t.sessions[peer] = s
 	t.hosts[peer.Addr()]++
 	t.send(c, peer, s.fresh(now))
@@ -126,7 +126,7 @@ func (t *table) expire(c conn, now time.Time) {
 		switch {
 		case now.Before(s.due):
 		case s.tries >= cmp.Or(t.Tries, 6):
-			t.end(s, errGone)
+			t.end(s, errGone, now)
 		default:
 			t.send(c, peer, s.again(now))
 		}
@@ -144,12 +144,12 @@ func (t *table) nextDue(now time.Time) time.Time {
 	return due
 }
 
-func (t *table) end(s *session, err error) {
+func (t *table) end(s *session, err error, now time.Time) {
 	delete(t.sessions, s.peer)
 	if t.hosts[s.peer.Addr()]--; t.hosts[s.peer.Addr()] <= 0 {
 		delete(t.hosts, s.peer.Addr())
 	}
-	t.done(s.transfer(err))
+	t.done(s.transfer(err, now))
 }
 
 func (t *table) done(tr Transfer) {
@@ -166,7 +166,7 @@ func (t *table) send(c conn, peer netip.AddrPort, packets [][]byte) {
 	for _, b := range packets {
 		_, err := c.WriteToUDPAddrPort(b, peer)
 		if err != nil { // maybe the ICMP error of another peer, which the kernel reports to whoever comes next
-			t.drop(unreachable(c))
+			t.drop(unreachable(c), time.Now())
 			_, err = c.WriteToUDPAddrPort(b, peer)
 		}
 		if err != nil {
@@ -177,10 +177,10 @@ func (t *table) send(c conn, peer netip.AddrPort, packets [][]byte) {
 }
 
 // drop ends the transfers of peers that are not there any more.
-func (t *table) drop(gone []netip.AddrPort) {
+func (t *table) drop(gone []netip.AddrPort, now time.Time) {
 	for _, peer := range gone {
 		if s := t.sessions[peer]; s != nil {
-			t.end(s, errGone)
+			t.end(s, errGone, now)
 		}
 	}
 }

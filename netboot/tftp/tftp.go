@@ -28,6 +28,9 @@ type Transfer struct {
 	Probe  bool   // the client wanted the size only and broke off before the first block: UEFI does, always
 	Err    error  // why it did not complete; nil for a probe
 	Blocks int    // data packets sent, repeats included
+
+	Began time.Time     // when the request came
+	Took  time.Duration // until the end
 }
 
 // Server serves files. Its zero value but for Open is ready to use.
@@ -84,7 +87,7 @@ func (s *Server) Serve(ctx context.Context, c conn) error {
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("read TFTP: %w", err)
 		case err != nil: // an ICMP error of some peer
-			t.drop(unreachable(c))
+			t.drop(unreachable(c), time.Now())
 		default:
 			peer = netip.AddrPortFrom(peer.Addr().Unmap(), peer.Port())
 			t.receive(c, peer, buf[:n], time.Now())
