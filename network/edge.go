@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/bareyard/bareyard/machine"
 )
@@ -24,7 +25,7 @@ type Mode string
 // Modes of a port.
 const (
 	On        Mode = "on"        // traffic passes at the bandwidth that was sold
-	Limited   Mode = "limited"   // traffic passes at a bandwidth lowered for a reason: overdue, over quota
+	Limited   Mode = "limited"   // suspended: traffic passes at Limit each way, whatever was sold
 	Blackhole Mode = "blackhole" // under attack: everything to and from the addresses is dropped, and the edge says so upstream where it can
 	Off       Mode = "off"       // nothing passes; the addresses stay the machine's
 )
@@ -32,23 +33,98 @@ const (
 // Modes lists every mode.
 func Modes() []Mode { return []Mode{On, Limited, Blackhole, Off} }
 
-// Port is the state of one machine's public port at an edge, desired and observed alike.
-type Port struct {
-	Machine  string         `json:"machine"` // its ID
-	MAC      string         `json:"mac"`     // of the public NIC, lower case, colons
-	Addrs    []netip.Prefix `json:"addrs"`   // routed to the machine, and the only sources it may use: IPv4 /32, IPv6 /48 to /128
-	UpKbit   int            `json:"up_kbit"` // from the machine to the world, counted with the Ethernet header
-	DownKbit int            `json:"down_kbit"`
-	Mode     Mode           `json:"mode"` // "" only when observed: no mode holds completely
+// Direction says which way traffic flows, as the customer sees it.
+type Direction string
+
+// Directions of traffic.
+const (
+	Up   Direction = "up"   // from the machine to the world
+	Down Direction = "down" // from the world to the machine
+)
+
+// Directions lists both directions.
+func Directions() []Direction { return []Direction{Up, Down} }
+
+// Bandwidth is what one direction of a port may use, in kbit/s (1,000 bit/s), counted with the Ethernet header.
+type Bandwidth struct {
+	Kbit  int `json:"kbit"`                 // committed: there at any time
+	Burst int `json:"burst_kbit,omitempty"` // used up to this while the edge has room; 0 for a fixed bandwidth
 }
 
-// Counter is what a port has delivered since its epoch. Bytes count frames with their Ethernet header, after shaping: what
-// was dropped is not in them.
-type Counter struct {
-	Machine   string `json:"machine"`
-	Epoch     int64  `json:"epoch"` // changes whenever the counters start from zero again
-	UpBytes   uint64 `json:"up_bytes"`
-	DownBytes uint64 `json:"down_bytes"`
+// Fixed is a bandwidth that is committed whole: it never bursts.
+func Fixed(kbit int) Bandwidth { return Bandwidth{Kbit: kbit} }
+
+// Ceil is the most that ever passes, in kbit/s.
+func (b Bandwidth) Ceil() int { return max(b.Kbit, b.Burst) }
+
+// Validate returns an Invalid error; field is named in it.
+func (b Bandwidth) Validate(field string) error {
+	if err := ValidateKbit(field, b.Kbit); err != nil {
+		return err
+	}
+	if b.Burst == 0 {
+		return nil
+	}
+	if err := ValidateKbit(field, b.Burst); err != nil {
+		return err
+	}
+	if b.Burst <= b.Kbit {
+		return invalid(field, fmt.Sprintf("a burst of %d kbit/s is no more than the %d that are committed", b.Burst, b.Kbit), "give more, or 0 for a fixed bandwidth")
+	}
+	return nil
+}
+
+// LimitKbit is what passes each way in mode Limited unless the port says otherwise: enough to log in, to pay and to copy
+// a file, too little to work with.
+const LimitKbit = 1_000
+
+// Port is the state of one machine's public port at an edge, desired and observed alike.
+type Port struct {
+	Machine string         `json:"machine"` // its ID
+	MAC     string         `json:"mac"`     // of the public NIC, lower case, colons
+	Addrs   []netip.Prefix `json:"addrs"`   // routed to the machine, and the only sources it may use: IPv4 /32, IPv6 /48 to /128
+	Up      Bandwidth      `json:"up"`      // sold from the machine to the world
+	Down    Bandwidth      `json:"down"`
+	Mode    Mode           `json:"mode"`                 // "" only when observed: no mode holds completely
+	Limit   int            `json:"limit_kbit,omitempty"` // each way in mode Limited; 0 means LimitKbit
+	Until   time.Time      `json:"until,omitzero"`       // when mode Blackhole ends by itself; zero: when somebody ends it. Nobody observes it
+	Then    Mode           `json:"then,omitempty"`       // the mode after Until; "" means On. Nobody observes it
+}
+
+// At returns the port as it is to be at a time: a blackhole that has run out is one no more.
+func (p Port) At(now time.Time) Port {
+	if p.Mode == Blackhole && !p.Until.IsZero() && !now.Before(p.Until) {
+		p.Mode, p.Until, p.Then = cmp.Or(p.Then, On), time.Time{}, ""
+	}
+	return p
+}
+
+// Sold returns what was sold in a direction.
+func (p Port) Sold(d Direction) Bandwidth {
+	if d == Up {
+		return p.Up
+	}
+	return p.Down
+}
+
+// Passes returns what may pass in a direction in the port's mode. A port through which nothing passes keeps what was sold.
+func (p Port) Passes(d Direction) Bandwidth {
+	sold := p.Sold(d)
+	if p.Mode == Limited {
+		return Fixed(min(cmp.Or(p.Limit, LimitKbit), sold.Ceil()))
+	}
+	return sold
+}
+
+// Caps says what a driver can do. What it cannot it refuses in Apply, with an Invalid error, before it changes anything.
+type Caps struct {
+	Driver string `json:"driver"` // its name in the configuration: linux, remote, manual …
+	Modes  []Mode `json:"modes"`  // those that it can bring about
+	Burst  bool   `json:"burst"`  // more than the committed bandwidth, while there is room
+	IPv6   bool   `json:"ipv6"`
+	Ports  int    `json:"ports,omitempty"` // so many at most; 0 when it knows no bound
+	Counts string `json:"counts"`          // what its counters count: "delivered", after guards and shaping, or "offered"; "" when it counts nothing
+	Person bool   `json:"person"`          // somebody does the work: Apply answers with ErrPending until that is confirmed
 }
 
 // Edge is where addresses, bandwidth and guards are enforced.
@@ -58,8 +134,10 @@ type Edge interface {
 	// Apply sets and removes ports, and repairs what all ports share. It is idempotent, and after a crash at any moment the
 	// next call converges. It refuses with Invalid or Conflict before it changes anything.
 	Apply(ctx context.Context, set []Port, remove []string) error
-	// Counters returns the counters of every port, sorted by machine.
+	// Counters returns the counters of every port, sorted by machine and direction.
 	Counters(ctx context.Context) ([]Counter, error)
+	// Caps says what the driver can do.
+	Caps(ctx context.Context) (Caps, error)
 }
 
 // Validate returns an Invalid error that names the field.
@@ -70,14 +148,14 @@ func (p Port) Validate() error {
 	if err := checkMAC("mac", p.MAC); err != nil {
 		return err
 	}
-	if err := ValidateKbit("up_kbit", p.UpKbit); err != nil {
+	if err := p.Up.Validate("up"); err != nil {
 		return err
 	}
-	if err := ValidateKbit("down_kbit", p.DownKbit); err != nil {
+	if err := p.Down.Validate("down"); err != nil {
 		return err
 	}
-	if !slices.Contains(Modes(), p.Mode) {
-		return invalid("mode", fmt.Sprintf("%q is no mode", p.Mode), fmt.Sprintf("use one of %v", Modes()))
+	if err := p.validateMode(); err != nil {
+		return err
 	}
 	if len(p.Addrs) == 0 {
 		return invalid("addrs", "a port needs an address", "give at least one prefix, or remove the port")
@@ -91,6 +169,24 @@ func (p Port) Validate() error {
 				return invalid("addrs", fmt.Sprintf("%s overlaps %s", a, b), "leave one out")
 			}
 		}
+	}
+	return nil
+}
+
+func (p Port) validateMode() error {
+	if !slices.Contains(Modes(), p.Mode) {
+		return invalid("mode", fmt.Sprintf("%q is no mode", p.Mode), fmt.Sprintf("use one of %v", Modes()))
+	}
+	if p.Limit != 0 {
+		if err := ValidateKbit("limit", p.Limit); err != nil {
+			return err
+		}
+	}
+	if p.Mode != Blackhole && !p.Until.IsZero() {
+		return invalid("until", fmt.Sprintf("mode %s does not end by itself", p.Mode), "leave until out, or choose blackhole")
+	}
+	if p.Then != "" && (p.Then == Blackhole || !slices.Contains(Modes(), p.Then) || p.Until.IsZero()) {
+		return invalid("then", fmt.Sprintf("no blackhole turns into %q by itself", p.Then), "use on, limited or off, together with until")
 	}
 	return nil
 }
@@ -159,10 +255,11 @@ func conflict(field, message, hint string) error {
 	return &machine.Error{Code: machine.Conflict, Message: message, Field: field, Hint: hint}
 }
 
-// Equal reports whether two ports are the same; the order of addresses does not count.
+// Equal reports whether two ports are the same to an edge; the order of addresses does not count, nor does what nobody
+// observes.
 func (p Port) Equal(q Port) bool {
-	return p.Machine == q.Machine && p.MAC == q.MAC && p.UpKbit == q.UpKbit && p.DownKbit == q.DownKbit && p.Mode == q.Mode &&
-		slices.Equal(sortPrefixes(p.Addrs), sortPrefixes(q.Addrs))
+	return p.Machine == q.Machine && p.MAC == q.MAC && p.Up == q.Up && p.Down == q.Down && p.Mode == q.Mode &&
+		cmp.Or(p.Limit, LimitKbit) == cmp.Or(q.Limit, LimitKbit) && slices.Equal(sortPrefixes(p.Addrs), sortPrefixes(q.Addrs))
 }
 
 // Diff returns what must be applied to turn have into want: the ports that are missing or differ, sorted by machine, and the

@@ -5,13 +5,14 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/bareyard/bareyard/machine"
 	"github.com/bareyard/bareyard/network"
 )
 
 func port(id, mac string, addrs ...string) network.Port {
-	return network.Port{Machine: id, MAC: mac, Addrs: prefixes(addrs...), UpKbit: 100_000, DownKbit: 200_000, Mode: network.On}
+	return network.Port{Machine: id, MAC: mac, Addrs: prefixes(addrs...), Up: network.Fixed(100_000), Down: network.Fixed(200_000), Mode: network.On}
 }
 
 func TestPortValidate(t *testing.T) {
@@ -28,8 +29,14 @@ func TestPortValidate(t *testing.T) {
 		"UpperMAC":     {func(p *network.Port) { p.MAC = "52:54:00:AB:34:56" }, "mac"},
 		"MulticastMAC": {func(p *network.Port) { p.MAC = "01:00:5e:00:00:01" }, "mac"},
 		"LongMAC":      {func(p *network.Port) { p.MAC = "52:54:00:12:34:56:78:9a" }, "mac"},
-		"Up":           {func(p *network.Port) { p.UpKbit = 0 }, "up_kbit"},
-		"Down":         {func(p *network.Port) { p.DownKbit = -1 }, "down_kbit"},
+		"Up":           {func(p *network.Port) { p.Up.Kbit = 0 }, "up"},
+		"Down":         {func(p *network.Port) { p.Down.Kbit = -1 }, "down"},
+		"Burst":        {func(p *network.Port) { p.Up.Burst = p.Up.Kbit }, "up"},
+		"WideBurst":    {func(p *network.Port) { p.Down.Burst = network.MaxKbit + 1 }, "down"},
+		"Limit":        {func(p *network.Port) { p.Limit = 1 }, "limit"},
+		"UntilOn":      {func(p *network.Port) { p.Until = time.Unix(1, 0) }, "until"},
+		"ThenOnly":     {func(p *network.Port) { p.Mode, p.Then = network.Blackhole, network.On }, "then"},
+		"ThenSame":     {func(p *network.Port) { p.Mode, p.Until, p.Then = network.Blackhole, time.Unix(1, 0), network.Blackhole }, "then"},
 		"Mode":         {func(p *network.Port) { p.Mode = "" }, "mode"},
 		"NoAddrs":      {func(p *network.Port) { p.Addrs = nil }, "addrs"},
 		"Subnet":       {func(p *network.Port) { p.Addrs = prefixes("203.0.113.0/24") }, "addrs"},
@@ -71,7 +78,7 @@ func TestDiff(t *testing.T) {
 	otherOrder := a
 	otherOrder.Addrs = prefixes("2001:db8:1::/64", "203.0.113.1/32")
 	faster := b
-	faster.UpKbit++
+	faster.Up.Kbit++
 	drifted := b
 	drifted.Mode = ""
 	for name, tc := range map[string]struct {
@@ -121,6 +128,8 @@ func (m *memory) Apply(_ context.Context, set []network.Port, remove []string) e
 	return nil
 }
 
+func (m *memory) Caps(context.Context) (network.Caps, error) { return network.Caps{}, nil }
+
 func (m *memory) Counters(context.Context) ([]network.Counter, error) { return nil, nil }
 
 func TestReconcile(t *testing.T) {
@@ -150,4 +159,45 @@ func TestReconcile(t *testing.T) {
 			t.Fatalf("got %v after %d calls, want the error of Read and no Apply", err, m.calls)
 		}
 	})
+}
+
+func TestPortAt(t *testing.T) {
+	end := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	p := port("a", "52:54:00:00:00:0a", "203.0.113.1/32")
+	p.Mode, p.Until, p.Then = network.Blackhole, end, network.Limited
+	if got := p.At(end.Add(-1)); got.Mode != network.Blackhole || got.Until != end {
+		t.Errorf("before its end: %+v", got)
+	}
+	if got := p.At(end); got.Mode != network.Limited || !got.Until.IsZero() || got.Validate() != nil {
+		t.Errorf("at its end: %+v", got)
+	}
+	p.Then = ""
+	if got := p.At(end); got.Mode != network.On {
+		t.Errorf("without more: %+v", got)
+	}
+	p.Until = time.Time{}
+	if got := p.At(end); got.Mode != network.Blackhole {
+		t.Errorf("without an end: %+v", got)
+	}
+}
+
+func TestPortPasses(t *testing.T) {
+	p := port("a", "52:54:00:00:00:0a", "203.0.113.1/32")
+	p.Up.Burst = 500_000
+	for _, c := range []struct {
+		mode  network.Mode
+		limit int
+		want  network.Bandwidth
+	}{
+		{network.On, 0, network.Bandwidth{Kbit: 100_000, Burst: 500_000}},
+		{network.Limited, 0, network.Fixed(network.LimitKbit)},
+		{network.Limited, 10_000, network.Fixed(10_000)},
+		{network.Limited, 900_000, network.Fixed(500_000)}, // never more than was sold
+		{network.Off, 10_000, p.Up},
+	} {
+		p.Mode, p.Limit = c.mode, c.limit
+		if got := p.Passes(network.Up); got != c.want {
+			t.Errorf("%s, limit %d: %+v, want %+v", c.mode, c.limit, got, c.want)
+		}
+	}
 }

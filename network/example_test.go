@@ -10,12 +10,12 @@ import (
 func ExampleDiff() {
 	sold := network.Port{
 		Machine: "m-1", MAC: "52:54:00:12:34:01", Addrs: []netip.Prefix{netip.MustParsePrefix("203.0.113.7/32")},
-		UpKbit: 100_000, DownKbit: 100_000, Mode: network.On,
+		Up: network.Fixed(100_000), Down: network.Fixed(100_000), Mode: network.On,
 	}
 	old := sold
-	old.UpKbit = 50_000
+	old.Up = network.Fixed(50_000)
 	set, remove := network.Diff([]network.Port{sold}, []network.Port{old, {Machine: "m-2"}})
-	fmt.Println("set", set[0].Machine, set[0].UpKbit, "kbit/s")
+	fmt.Println("set", set[0].Machine, set[0].Up.Kbit, "kbit/s")
 	fmt.Println("remove", remove)
 	// Output:
 	// set m-1 100000 kbit/s

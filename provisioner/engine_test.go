@@ -320,7 +320,7 @@ func TestOrderToReleaseAndBack(t *testing.T) {
 	if o.State != machine.OrderActive || y.machine(m.ID).State != machine.Active {
 		t.Fatalf("order is %s, machine %s; want both active", o.State, y.machine(m.ID).State)
 	}
-	if p := y.edge[m.ID]; p.UpKbit != 100_000 || p.Addrs[0].Addr() != o.Address {
+	if p := y.edge[m.ID]; p.Up != network.Fixed(100_000) || p.Addrs[0].Addr() != o.Address {
 		t.Errorf("edge carries %+v", p)
 	}
 	if y.ports["p1"] {

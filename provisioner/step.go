@@ -173,7 +173,7 @@ func PublicPort(m machine.Machine, o machine.Order) network.Port {
 	}
 	return network.Port{
 		Machine: m.ID, MAC: nic.MAC, Addrs: []netip.Prefix{netip.PrefixFrom(o.Address, o.Address.BitLen())},
-		UpKbit: o.Bandwidth * 1000, DownKbit: o.Bandwidth * 1000, Mode: mode,
+		Up: network.Fixed(o.Bandwidth * 1000), Down: network.Fixed(o.Bandwidth * 1000), Mode: mode,
 	}
 }
 

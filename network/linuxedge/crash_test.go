@@ -56,7 +56,7 @@ func randomPorts(r *rand.Rand) []network.Port {
 		}
 		p := network.Port{
 			Machine: fmt.Sprintf("c%d", i), MAC: fmt.Sprintf("02:00:00:00:03:%02x", mac[i]),
-			Mode: network.Modes()[r.IntN(4)], UpKbit: 1000 * (1 + r.IntN(100)), DownKbit: 1000 * (1 + r.IntN(100)),
+			Mode: network.Modes()[r.IntN(4)], Up: network.Fixed(1000 * (1 + r.IntN(100))), Down: network.Fixed(1000 * (1 + r.IntN(100))),
 			Addrs: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("203.0.113.%d/32", 100+address[i]))},
 		}
 		if r.IntN(2) == 0 {

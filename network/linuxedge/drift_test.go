@@ -48,7 +48,7 @@ func sorted(lines []string) []string {
 
 func TestDriftIsRepaired(t *testing.T) {
 	w := newWorld(t, 2)
-	hole := network.Port{Machine: "m9", MAC: "02:00:00:00:02:09", Mode: network.Blackhole, UpKbit: 5000, DownKbit: 5000, Addrs: []netip.Prefix{netip.MustParsePrefix("203.0.113.9/32")}}
+	hole := network.Port{Machine: "m9", MAC: "02:00:00:00:02:09", Mode: network.Blackhole, Up: network.Fixed(5000), Down: network.Fixed(5000), Addrs: []netip.Prefix{netip.MustParsePrefix("203.0.113.9/32")}}
 	want := append(w.ports(), hole)
 	w.reconcile(want...)
 	fresh := w.snapshot()
@@ -63,8 +63,8 @@ func TestDriftIsRepaired(t *testing.T) {
 		"PolicyAccept":    {"nft chain inet bareyard forward { policy accept ; }", false},
 		"RecordGone":      {"nft delete element inet bareyard ports { 02:00:00:00:02:01 }", true},
 		"RecordDamaged":   {"nft delete element inet bareyard ports { 02:00:00:00:02:01 }\nnft add element inet bareyard ports { 02:00:00:00:02:01 comment \"m1 on\" }", true},
-		"RecordTwice":     {"nft add element inet bareyard ports { 02:00:00:00:02:77 comment \"m1 on 1:10 1000/1000 1\" }", false},
-		"RecordAbsurd":    {"nft add element inet bareyard ports { 02:00:00:00:02:77 comment \"m7 on 1:77 1000/0 1\" }", false},
+		"RecordTwice":     {"nft add element inet bareyard ports { 02:00:00:00:02:77 comment \"m1 on 1:10 1000/1000 0 1\" }", false},
+		"RecordAbsurd":    {"nft add element inet bareyard ports { 02:00:00:00:02:77 comment \"m7 on 1:77 1000/0 0 1\" }", false},
 		"ReceiverAbsurd":  {"nft add element inet bareyard down4 { 224.0.0.1 : 1000:100 }", false},
 		"ReceiverMore":    {"nft add element inet bareyard down4 { 203.0.113.99 : 1000:100 }", true},
 		"SenderGone":      {"nft delete element inet bareyard up4 { 02:00:00:00:02:01 . 203.0.113.1 }", true},
@@ -260,7 +260,7 @@ func TestThousandMachines(t *testing.T) {
 	want := w.ports()
 	for i := range 999 {
 		want = append(want, network.Port{
-			Machine: fmt.Sprintf("0192c3a4-5b6c-7d8e-9f00-%012d", i), MAC: fmt.Sprintf("02:00:00:01:%02x:%02x", i>>8, i&0xff), Mode: network.On, UpKbit: 100_000, DownKbit: 100_000,
+			Machine: fmt.Sprintf("0192c3a4-5b6c-7d8e-9f00-%012d", i), MAC: fmt.Sprintf("02:00:00:01:%02x:%02x", i>>8, i&0xff), Mode: network.On, Up: network.Fixed(100_000), Down: network.Fixed(100_000),
 			Addrs: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("100.64.%d.%d/32", i>>8, i&0xff)), netip.MustParsePrefix(fmt.Sprintf("2001:db8:0:%x::/64", 0x1000+i))},
 		})
 	}
@@ -271,10 +271,10 @@ func TestThousandMachines(t *testing.T) {
 	}
 	timed("1,000 machines from nothing")
 	timed("no change")
-	want[500].UpKbit = 5000
+	want[500].Up = network.Fixed(5000)
 	timed("one rate")
 	for i := range want {
-		want[i].DownKbit = 300_000
+		want[i].Down = network.Fixed(300_000)
 	}
 	timed("every rate")
 	w.exec(w.tenants[0].ns, "ping -c 1 -W 2 "+inet4)

@@ -86,6 +86,11 @@ func (e *Edge) Read(ctx context.Context) ([]network.Port, error) {
 	return ports, nil
 }
 
+// Caps says what this driver can do.
+func (e *Edge) Caps(context.Context) (network.Caps, error) {
+	return network.Caps{Driver: "linux", Modes: network.Modes(), IPv6: true, Ports: lastMinor - firstMinor, Counts: "delivered"}, nil
+}
+
 // Counters returns what the classes have delivered. When the kernel was interrupted while it dumped them there is an error
 // rather than a sample that is not to be billed.
 func (e *Edge) Counters(ctx context.Context) ([]network.Counter, error) {
@@ -98,7 +103,8 @@ func (e *Edge) Counters(ctx context.Context) ([]network.Counter, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := make([]network.Counter, 0, len(st.records))
+	now := time.Now()
+	out := make([]network.Counter, 0, 2*len(st.records))
 	for _, id := range slices.Sorted(maps.Keys(st.records)) {
 		r := st.records[id]
 		up, ok1 := st.classes[uplink][r.minor]
@@ -106,7 +112,8 @@ func (e *Edge) Counters(ctx context.Context) ([]network.Counter, error) {
 		if !ok1 || !ok2 {
 			continue // a class is gone and its count with it: the next Apply starts a new epoch
 		}
-		out = append(out, network.Counter{Machine: id, Epoch: r.epoch, UpBytes: up.bytes, DownBytes: down.bytes})
+		out = append(out, network.Counter{Machine: id, Direction: network.Down, Bytes: down.bytes, Epoch: r.epoch, At: now},
+			network.Counter{Machine: id, Direction: network.Up, Bytes: up.bytes, Epoch: r.epoch, At: now})
 	}
 	return out, nil
 }
@@ -174,6 +181,8 @@ func plan(st *state, set []network.Port, remove []string) (map[string]record, er
 	}
 	next := uint16(firstMinor)
 	for _, p := range set {
+		p = p.At(time.Now())
+		p.Until, p.Then = time.Time{}, "" // a record has no room for them: whoever reconciles keeps them
 		p.Addrs = slices.SortedFunc(slices.Values(p.Addrs), netip.Prefix.Compare)
 		r, ok := want[p.Machine]
 		if !ok {
@@ -208,6 +217,9 @@ func plan(st *state, set []network.Port, remove []string) (map[string]record, er
 func validate(p network.Port) error {
 	if err := p.Validate(); err != nil {
 		return err
+	}
+	if p.Up.Burst+p.Down.Burst > 0 {
+		return invalid("burst", "this edge does not burst", "sell a fixed bandwidth")
 	}
 	bad := func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }
 	if len(p.Machine) > 128 || slices.ContainsFunc([]rune(p.Machine), bad) {

@@ -36,39 +36,64 @@ func (r record) equal(o record) bool {
 // passes reports whether traffic flows at all.
 func (r record) passes() bool { return r.Mode == network.On || r.Mode == network.Limited }
 
-func (r record) kbit(s side) int {
+// direction returns which way the traffic flows that a device sends.
+func (s side) direction() network.Direction {
 	if s == uplink {
-		return r.UpKbit
+		return network.Up
 	}
-	return r.DownKbit
+	return network.Down
 }
+
+func (r record) kbit(s side) int { return r.Passes(s.direction()).Kbit }
 
 // comment is the record as the comment of an nftables element; parseRecord reads it. MAC and addresses are keys elsewhere.
 func (r record) comment() string {
-	return fmt.Sprintf("%s %s 1:%x %d/%d %d", r.Machine, r.Mode, r.minor, r.UpKbit, r.DownKbit, r.epoch)
+	return fmt.Sprintf("%s %s 1:%x %s/%s %d %d", r.Machine, r.Mode, r.minor, speed(r.Up), speed(r.Down), r.Limit, r.epoch)
+}
+
+// speed writes a bandwidth: 100000, or 10000+100000 for one that bursts.
+func speed(b network.Bandwidth) string {
+	if b.Burst == 0 {
+		return strconv.Itoa(b.Kbit)
+	}
+	return strconv.Itoa(b.Kbit) + "+" + strconv.Itoa(b.Burst)
+}
+
+func parseSpeed(s string) (b network.Bandwidth, err error) {
+	kbit, burst, bursts := strings.Cut(s, "+")
+	if bursts {
+		if b.Burst, err = strconv.Atoi(burst); err != nil {
+			return b, err
+		}
+	}
+	b.Kbit, err = strconv.Atoi(kbit)
+	return b, err
 }
 
 func parseRecord(mac, comment string) (record, error) {
 	f := strings.Split(comment, " ")
-	if len(f) != 5 {
+	if len(f) != 6 {
 		return record{}, fmt.Errorf("record of %s has %d fields: %q", mac, len(f), comment)
 	}
 	r := record{Port: network.Port{Machine: f[0], MAC: mac, Mode: network.Mode(f[1])}}
 	minor, ok := strings.CutPrefix(f[2], "1:")
 	m, err1 := strconv.ParseUint(minor, 16, 16)
 	up, down, ok2 := strings.Cut(f[3], "/")
-	u, err2 := strconv.Atoi(up)
-	d, err3 := strconv.Atoi(down)
-	epoch, err4 := strconv.ParseInt(f[4], 10, 64)
-	if err := errors.Join(err1, err2, err3, err4); err != nil || !ok || !ok2 || r.Machine == "" {
+	u, err2 := parseSpeed(up)
+	d, err3 := parseSpeed(down)
+	limit, err4 := strconv.Atoi(f[4])
+	epoch, err5 := strconv.ParseInt(f[5], 10, 64)
+	if err := errors.Join(err1, err2, err3, err4, err5); err != nil || !ok || !ok2 || r.Machine == "" {
 		return record{}, fmt.Errorf("record of %s is damaged: %q", mac, comment)
 	}
-	r.minor, r.UpKbit, r.DownKbit, r.epoch = uint16(m), u, d, epoch
+	r.minor, r.Up, r.Down, r.Limit, r.epoch = uint16(m), u, d, limit, epoch
 	switch {
 	case m < firstMinor || m > lastMinor, !slices.Contains(network.Modes(), r.Mode), r.comment() != comment:
 		return record{}, fmt.Errorf("record of %s is not ours: %q", mac, comment)
 	}
-	if err := errors.Join(network.ValidateKbit("up_kbit", u), network.ValidateKbit("down_kbit", d)); err != nil {
+	one := r.Port
+	one.Addrs = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, 1}), 32)} // they are kept elsewhere
+	if err := one.Validate(); err != nil {
 		return record{}, fmt.Errorf("record of %s: %w", mac, err)
 	}
 	return r, nil

@@ -190,7 +190,7 @@ func TestBandwidth(t *testing.T) {
 		t.Run(fmt.Sprintf("%dMbit", mbit), func(t *testing.T) {
 			w := w.in(t)
 			p := tn.port
-			p.UpKbit, p.DownKbit = mbit*1000, mbit*1000
+			p.Up, p.Down = network.Fixed(mbit*1000), network.Fixed(mbit*1000)
 			w.reconcile(p)
 			ideal := float64(mbit) * tcpPayload / frame
 			buf := make([]byte, 1<<20)
@@ -203,7 +203,7 @@ func TestBandwidth(t *testing.T) {
 	t.Run("UpAndDownApart", func(t *testing.T) {
 		w := w.in(t)
 		p := tn.port
-		p.UpKbit, p.DownKbit = 20_000, 200_000
+		p.Up, p.Down = network.Fixed(20_000), network.Fixed(200_000)
 		w.reconcile(p)
 		best(t, "up", 20, func() float64 { return w.udpRate(tn.ns, home, w.inet, inet4, 20) })
 		best(t, "down", 200, func() float64 { return w.udpRate(w.inet, inet4, tn.ns, home, 200) })
@@ -231,7 +231,7 @@ func TestLiveChange(t *testing.T) {
 			c := w.stream(w.tenants[0], up)
 			buf := make([]byte, 1<<20)
 			for _, mbit := range []int{100, 300, 50} {
-				p.UpKbit, p.DownKbit = mbit*1000, mbit*1000
+				p.Up, p.Down = network.Fixed(mbit*1000), network.Fixed(mbit*1000)
 				w.reconcile(p)
 				best(t, fmt.Sprintf("one connection at %d Mbit/s", mbit), float64(mbit)*tcpPayload/frame, func() float64 { return rate(t, c, buf) })
 			}
@@ -246,15 +246,24 @@ func TestCounters(t *testing.T) {
 	tn := w.tenants[0]
 	home := tn.port.Addrs[0].Addr().String()
 	p := tn.port
-	p.UpKbit, p.DownKbit = 20_000, 20_000
+	p.Up, p.Down = network.Fixed(20_000), network.Fixed(20_000)
 	w.reconcile(p)
-	read := func() network.Counter {
+	type reading struct{ up, down network.Counter }
+	read := func() reading {
 		t.Helper()
 		cs, err := w.driver().Counters(t.Context())
-		if err != nil || len(cs) != 1 || cs[0].Machine != p.Machine {
+		if err != nil || len(cs) != 2 || cs[0].Machine != p.Machine || cs[0].Direction != network.Down || cs[1].Direction != network.Up {
 			t.Fatalf("counters are %v, %v", cs, err)
 		}
-		return cs[0]
+		return reading{cs[1], cs[0]}
+	}
+	since := func(now, before network.Counter) uint64 {
+		t.Helper()
+		n, doubt := now.Since(before)
+		if doubt != "" {
+			t.Errorf("between %+v and %+v: %s", before, now, doubt)
+		}
+		return n
 	}
 	before := read()
 	start := time.Now()
@@ -262,12 +271,12 @@ func TestCounters(t *testing.T) {
 	most := uint64(time.Since(start).Seconds()*20e6/8) + 200_000
 	after := read()
 	least := uint64((warmUp + window).Seconds() * 20e6 / 8 * 0.8)
-	if d := after.UpBytes - before.UpBytes; d < least || d > most || after.DownBytes-before.DownBytes > 10_000 {
-		t.Errorf("counted %d up and %d down, want %d to %d up and nothing down", d, after.DownBytes-before.DownBytes, least, most)
+	if up, down := since(after.up, before.up), since(after.down, before.down); up < least || up > most || down > 10_000 {
+		t.Errorf("counted %d up and %d down, want %d to %d up and nothing down", up, down, least, most)
 	}
-	p.UpKbit, p.DownKbit = 30_000, 30_000
+	p.Up, p.Down = network.Fixed(30_000), network.Fixed(30_000)
 	w.reconcile(p)
-	if c := read(); c.Epoch != before.Epoch || c.UpBytes < after.UpBytes {
+	if c := read(); c.up.Epoch != before.up.Epoch || c.up.Bytes < after.up.Bytes {
 		t.Errorf("a change of rate turned %+v into %+v", after, c)
 	}
 	w.exec(w.edge, "tc class del dev up0 classid 1:10")
@@ -275,7 +284,11 @@ func TestCounters(t *testing.T) {
 		t.Errorf("counters without a class are %v, %v", cs, err)
 	}
 	w.reconcile(p)
-	if c := read(); c.Epoch == before.Epoch || c.UpBytes > 10_000 || c.DownBytes > 10_000 {
+	c := read()
+	if c.up.Epoch == before.up.Epoch || c.up.Bytes > 10_000 || c.down.Bytes > 10_000 {
 		t.Errorf("after its class was lost the port counts %+v, want a new epoch and both from zero", c)
+	}
+	if n := since(c.up, after.up); n != c.up.Bytes {
+		t.Errorf("a new count of %d is %d since the old one", c.up.Bytes, n)
 	}
 }

@@ -10,8 +10,8 @@ import (
 )
 
 func TestRecordComment(t *testing.T) {
-	r := record{Port: network.Port{Machine: "m-1", MAC: "02:00:00:00:00:01", Mode: network.Limited, UpKbit: 1000, DownKbit: 100_000_000}, minor: 0xfff0, epoch: 1796019615417457915}
-	const want = "m-1 limited 1:fff0 1000/100000000 1796019615417457915"
+	r := record{Port: network.Port{Machine: "m-1", MAC: "02:00:00:00:00:01", Mode: network.Limited, Limit: 5000, Up: network.Bandwidth{Kbit: 1000, Burst: 2000}, Down: network.Fixed(100_000_000)}, minor: 0xfff0, epoch: 1796019615417457915}
+	const want = "m-1 limited 1:fff0 1000+2000/100000000 5000 1796019615417457915"
 	if r.comment() != want {
 		t.Errorf("comment is %q, want %q", r.comment(), want)
 	}
@@ -22,6 +22,8 @@ func TestRecordComment(t *testing.T) {
 	// The longest ID that is accepted must fit: a comment has 255 bytes.
 	r.Machine = strings.Repeat("x", 128)
 	r.Mode = network.Blackhole
+	r.Up = network.Bandwidth{Kbit: network.MaxKbit - 1, Burst: network.MaxKbit}
+	r.Down, r.Limit = r.Up, network.MaxKbit
 	if n := len(r.comment()); n > 254 {
 		t.Errorf("the longest comment has %d bytes", n)
 	}
@@ -29,8 +31,9 @@ func TestRecordComment(t *testing.T) {
 
 func FuzzParseRecord(f *testing.F) {
 	for _, s := range []string{
-		"m-1 on 1:10 100000/100000 1796019615417457915", "m-1 on", "", " on 1:10 1/1 1", "m on 1:0 1/1 1", "m on 1:ffff 1/1 1",
-		"m on 1:10 1000/1000 1", "m no 1:10 1000/1000 1", "m on 1:10 1/1 x", "m on 2:10 1/1 1", "m on 1:+10 1000/1000 1", "m on 1:10 +1000/1000 1", "m on 1:0010 01000/1000 1", "m  1:10 1/1 1", "m on 1:10 1/1/1 1", "m on 1:1_0 1/1 1",
+		"m-1 on 1:10 100000/100000 0 1796019615417457915", "m-1 on 1:10 100000+200000/100000 5000 1796019615417457915", "m-1 on", "", " on 1:10 1000/1000 0 1", "m on 1:0 1000/1000 0 1", "m on 1:ffff 1000/1000 0 1",
+		"m on 1:10 1000/1000 1", "m no 1:10 1000/1000 0 1", "m on 1:10 1/1 0 x", "m on 2:10 1000/1000 0 1", "m on 1:+10 1000/1000 0 1", "m on 1:10 +1000/1000 0 1", "m on 1:0010 01000/1000 0 1",
+		"m  1:10 1000/1000 0 1", "m on 1:10 1/1/1 0 1", "m on 1:1_0 1000/1000 0 1", "m on 1:10 1000+0/1000 0 1", "m on 1:10 1000+1000/1000 0 1", "m on 1:10 1000+/1000 0 1", "m on 1:10 1000/1000 1 1",
 	} {
 		f.Add(s)
 	}

@@ -97,7 +97,7 @@ func newWorld(t *testing.T, tenants int) *world {
 
 func (w *world) tenant(i int) {
 	p := network.Port{
-		Machine: fmt.Sprintf("m%d", i), MAC: fmt.Sprintf("02:00:00:00:02:%02x", i), Mode: network.On, UpKbit: 100_000, DownKbit: 100_000,
+		Machine: fmt.Sprintf("m%d", i), MAC: fmt.Sprintf("02:00:00:00:02:%02x", i), Mode: network.On, Up: network.Fixed(100_000), Down: network.Fixed(100_000),
 		Addrs: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("203.0.113.%d/32", i)), netip.MustParsePrefix(fmt.Sprintf("2001:db8:%x::/64", i))},
 	}
 	tn := tenant{ns: w.namespace("t" + strconv.Itoa(i)), port: p}
