@@ -26,6 +26,8 @@ const (
 	StepProve     StepName = "prove"      // read back, nothing left
 	StepShutDown  StepName = "shut-down"  // BMC: off before it goes back to stock
 	StepRelease   StepName = "release"    // address into cool-down, machine into stock
+
+	StepDiscover StepName = "discover" // of no job: what a machine is made of that nobody has enrolled
 )
 
 // Actor is who does a step.

@@ -47,6 +47,7 @@ const (
 	DoContinue Verb = "continue"  // go on with what you report to be doing
 	DoPowerOff Verb = "power-off" // you are not wanted any more: stop writing, power off
 	DoFinish   Verb = "finish"    // all done: remove yourself
+	DoReboot   Verb = "reboot"    // this machine has an owner and should not be here: start it over, from its disk
 )
 
 // Instruction is the answer to a report: the only way in which the agent is told anything.
@@ -92,6 +93,14 @@ type Inventory struct {
 	Memory   int64    `json:"memory"` // bytes
 	Firmware Firmware `json:"firmware"`
 	Kernel   string   `json:"kernel"`
+
+	// What an operator wants to know of a machine that he has not enrolled; step discover alone finds it.
+	Sockets int         `json:"sockets,omitempty"` // processors
+	System  System      `json:"system,omitzero"`
+	Ports   []PortFacts `json:"ports,omitempty"`
+	Drives  []Drive     `json:"drives,omitempty"`
+	Cards   []Card      `json:"cards,omitempty"`
+	BMC     *BMCFacts   `json:"bmc,omitempty"` // nil: there is none, or no driver reaches it
 }
 
 // Erasure is the proof that one disk was erased.

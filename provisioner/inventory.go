@@ -1,7 +1,6 @@
 package provisioner
 
 import (
-	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,7 +12,7 @@ import (
 // More disks or ports than recorded are a difference too: an unknown disk may be somebody's.
 func CheckInventory(record machine.Hardware, found machine.Inventory) error {
 	h := found.Hardware
-	if record.UUID != "" && !SameUUID(record.UUID, h.UUID) {
+	if record.UUID != "" && !strings.EqualFold(record.UUID, h.UUID) && !machine.SameUUID(record.UUID, h.UUID) {
 		return fmt.Errorf("this is another machine: UUID %s, on record %s", h.UUID, record.UUID)
 	}
 	if record.Serial != "" && h.Serial != "" && record.Serial != h.Serial {
@@ -49,28 +48,4 @@ func CheckInventory(record machine.Hardware, found machine.Inventory) error {
 		}
 	}
 	return nil
-}
-
-// SameUUID compares UUIDs whatever their case and whichever way their first three fields are written: SMBIOS before
-// 2.6, iPXE, EDK2 and IPMI disagree (IPMI stores the whole thing reversed).
-func SameUUID(a, b string) bool {
-	x, y := uuidBytes(a), uuidBytes(b)
-	if x == nil || y == nil {
-		return false
-	}
-	swapped := slices.Clone(y)
-	slices.Reverse(swapped[0:4])
-	slices.Reverse(swapped[4:6])
-	slices.Reverse(swapped[6:8])
-	reversed := slices.Clone(y)
-	slices.Reverse(reversed)
-	return slices.Equal(x, y) || slices.Equal(x, swapped) || slices.Equal(x, reversed)
-}
-
-func uuidBytes(s string) []byte {
-	b, err := hex.DecodeString(strings.ReplaceAll(s, "-", ""))
-	if err != nil || len(b) != 16 {
-		return nil
-	}
-	return b
 }
