@@ -139,7 +139,7 @@ func (c *conversation) note(req *dhcp.Request, rep *dhcp.Reply, lease Lease) {
 // transferred is the TFTP side: what became of a loader.
 func (c *conversation) transferred(t tftp.Transfer) {
 	from := t.Peer.Addr()
-	ex := Exchange{At: t.Began, Took: t.Took, MAC: c.macOf(from), From: from, Proto: "tftp", Asked: t.Name, File: t.Name, Bytes: t.Sent}
+	ex := Exchange{At: t.Began, Took: t.Took, MAC: c.macOf(from), From: from, Proto: "tftp", Asked: t.Name, File: t.Name, Bytes: t.Sent, Size: int64(t.Size)}
 	switch {
 	case t.Probe:
 		c.trace(ex, Probed, fmt.Sprintf("size %d", t.Size), "")

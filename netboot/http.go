@@ -30,11 +30,16 @@ func (c *conversation) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	if err != nil && w.Status < 200 {
 		c.fail(w, r, err)
 	}
-	ex := Exchange{At: began, Took: time.Since(began), MAC: mac, From: from, Proto: "http", Asked: r.URL.Path, File: r.URL.Path, Bytes: w.Bytes, Status: w.Status}
+	ex := Exchange{At: began, Took: time.Since(began), MAC: mac, From: from, Proto: "http", Asked: r.URL.Path, File: r.URL.Path, Bytes: w.Bytes, Status: w.Status,
+		Size: w.Length(), Boots: w.Note}
 	got := fmt.Sprint(w.Status)
 	if err == nil {
 		c.log.Debug("boot request", "mac", mac, "from", from, "path", r.URL.Path, "status", w.Status, "bytes", w.Bytes)
-		c.trace(ex, outcomeOf(w.Status, false), got, "")
+		outcome := outcomeOf(w.Status, false)
+		if outcome == Answered && r.Method == http.MethodHead {
+			outcome = Probed
+		}
+		c.trace(ex, outcome, got, "")
 		return
 	}
 	c.log.Warn("boot request", "mac", mac, "from", from, "path", r.URL.Path, "status", w.Status, "err", err)
@@ -98,7 +103,7 @@ func (c *conversation) route(w *httpboot.Steady, r *http.Request, from netip.Add
 }
 
 // script answers what the machine boots now. A script holds no secret, but it is nobody else's business either.
-func (c *conversation) script(w http.ResponseWriter, r *http.Request, mac string, from netip.Addr) error {
+func (c *conversation) script(w *httpboot.Steady, r *http.Request, mac string, from netip.Addr) error {
 	lease, err := c.Booter.Lease(r.Context(), mac)
 	if err != nil {
 		return fmt.Errorf("look up lease: %w", err)
@@ -124,6 +129,7 @@ func (c *conversation) script(w http.ResponseWriter, r *http.Request, mac string
 	}
 	c.loops.clear(mac)
 	c.log.Info("machine asks what to boot", "mac", mac, "boots", boot.Kind.String())
+	w.Note = boot.Kind.String()
 	httpboot.Bytes(w, r, "text/plain", text)
 	return nil
 }

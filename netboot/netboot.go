@@ -85,6 +85,8 @@ type Exchange struct {
 	Why     string // of a silence, a refusal or a failure; empty when it got what it asked for
 	File    string // what a DHCP answer tells it to boot: a name or a URL; TFTP and HTTP: what it asked for
 	Status  int    // HTTP: of the answer
+	Size    int64  // HTTP, TFTP: of the whole file; 0 where it is not known
+	Boots   string // HTTP: what a script told the machine to boot, "disk" or "agent"
 
 	DHCP DHCPFacts // of a DHCP exchange
 }
@@ -95,7 +97,7 @@ type Outcome string
 // Outcomes.
 const (
 	Answered Outcome = "answered" // it got all of it
-	Probed   Outcome = "probed"   // TFTP: it wanted to know the size only, as UEFI firmware does before each transfer
+	Probed   Outcome = "probed"   // TFTP: it wanted to know the size only, as UEFI firmware does before each transfer; HTTP: a HEAD
 	Silent   Outcome = "silent"   // DHCP: there must be no answer, Why says why
 	Refused  Outcome = "refused"  // it may not have it, or there is no such thing; DHCP: a NAK
 	Broken   Outcome = "broken"   // the transfer began and did not end: Bytes arrived

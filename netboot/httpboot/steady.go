@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"time"
 )
 
@@ -15,6 +16,8 @@ type Steady struct {
 
 	Status int   // of the answer; zero until it is sent
 	Bytes  int64 // of the body handed to the kernel
+
+	Note string // what the handler says of its answer, for a trace
 
 	err error
 }
@@ -89,6 +92,15 @@ func (s *Steady) ReadFrom(src io.Reader) (int64, error) {
 		}
 	}
 	return total, nil
+}
+
+// Length returns how long the body was to be, bytes; 0 when the handler has not said.
+func (s *Steady) Length() int64 {
+	n, err := strconv.ParseInt(s.Header().Get("Content-Length"), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 // Unwrap lets http.ResponseController reach the connection.
