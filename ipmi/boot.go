@@ -32,11 +32,7 @@ func (l *link) setNextBoot(ctx context.Context, d Device, uefi bool) error {
 		}
 		return err
 	}
-	err := l.do(ctx, set)
-	for try := 1; try < 3 && errors.Is(err, ErrUnreachable) && ctx.Err() == nil; try++ { // setting it twice does no harm
-		err = l.do(ctx, set)
-	}
-	return err
+	return l.again(ctx, func() error { return l.do(ctx, set) })
 }
 
 // BootFrom starts or restarts the host so that it boots from d once, whatever state it is in and in whichever order its

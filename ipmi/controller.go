@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -21,6 +22,8 @@ type Controller struct {
 	Settle  time.Duration // how long a host must read on after a cycle or reset that nobody saw happen; 0 is 10 s
 	Answer  time.Duration // how long a BMC may take for one answer; 0 is 2 s for IPMI and 20 s for Redfish
 
+	even bool // pauses are not jittered; for tests
+
 	mu   sync.Mutex
 	bmcs map[string]*bmc
 }
@@ -34,6 +37,7 @@ type bmc struct {
 	// Guarded by turn.
 	conn conn
 	as   [sha256.Size]byte // the credentials of conn
+	off  holdOff
 	memory
 }
 
@@ -73,6 +77,8 @@ var errRestartUnsupported = fmt.Errorf("no restart: %w", ErrUnsupported)
 
 // closeWithin bounds the end of a session, which happens even when the operation's context is over.
 const closeWithin = 5 * time.Second
+
+func (c *Controller) poll() time.Duration { return cmp.Or(c.Poll, 2*time.Second) }
 
 func (c *Controller) log() *slog.Logger {
 	if c.Log == nil {
@@ -153,8 +159,15 @@ func (l *link) do(ctx context.Context, fn func(conn) error) error {
 	if l.b.as != as {
 		l.hangUp()
 	}
+	if err := l.b.off.waits(); err != nil {
+		return err
+	}
 	if l.b.conn == nil {
+		if err := l.b.off.allows(as); err != nil {
+			return err
+		}
 		conn, err := l.open(ctx)
+		l.b.off.note(as, err)
 		if err != nil {
 			return orOver(ctx, err)
 		}
@@ -167,11 +180,22 @@ func (l *link) do(ctx context.Context, fn func(conn) error) error {
 		}
 	}()
 	err := fn(l.b.conn)
+	if err != nil {
+		l.b.off.note(as, err)
+	}
 	healthy = err == nil || !isAny(err, ErrUnreachable, ErrCredentials, ErrLocked, ErrUntrusted)
 	return orOver(ctx, err)
 }
 
 func (l *link) open(ctx context.Context) (conn, error) {
+	conn, err := l.dial(ctx)
+	if f, ok := err.(*failure); ok {
+		f.login = true
+	}
+	return conn, err
+}
+
+func (l *link) dial(ctx context.Context) (conn, error) {
 	switch l.t.Protocol {
 	case IPMI:
 		return openRMCP(ctx, l.t, &l.b.memory, cmp.Or(l.c.Answer, 2*time.Second), l.c.log())
@@ -204,14 +228,55 @@ func (c *Controller) Power(ctx context.Context, t Target) (Power, error) {
 	defer cancel()
 	l := c.hold(t)
 	defer l.release()
-	p, err := l.power(ctx)
-	for try := 1; try < 3 && isAny(err, ErrUnreachable) && ctx.Err() == nil; try++ { // a lost packet, a session that timed out
+	p := Unknown
+	err := l.again(ctx, func() (err error) {
 		p, err = l.power(ctx)
-	}
+		return err
+	})
 	return p, t.on("read power", err)
 }
 
-// Check logs in once, reads the power state and logs out. It makes at most one attempt to log in.
+// again runs fn, which may be run twice without harm, up to three times while the BMC is silent: a lost packet, or a session that
+// timed out.
+func (l *link) again(ctx context.Context, fn func() error) error {
+	err := fn()
+	for try := 1; try < 3 && errors.Is(err, ErrUnreachable) && ctx.Err() == nil; try++ {
+		err = fn()
+	}
+	return err
+}
+
+// read runs an operation that changes nothing.
+func (c *Controller) read(ctx context.Context, t Target, doing string, fn func(context.Context, *link) error) error {
+	ctx, cancel := c.within(ctx)
+	defer cancel()
+	l := c.hold(t)
+	defer l.release()
+	return t.on(doing, fn(ctx, l))
+}
+
+// ipmi runs fn on the session with a BMC that is driven by IPMI.
+func (l *link) ipmi(ctx context.Context, fn func(*rmcpConn) error) error {
+	return on(ctx, l, fn)
+}
+
+// redfish runs fn on the session with a BMC that is driven by Redfish.
+func (l *link) redfish(ctx context.Context, fn func(*rfConn) error) error {
+	return on(ctx, l, fn)
+}
+
+func on[C conn](ctx context.Context, l *link, fn func(C) error) error {
+	return l.do(ctx, func(any conn) error {
+		c, ok := any.(C)
+		if !ok {
+			return failf(ErrUnsupported, "not by %s", l.t.Protocol)
+		}
+		return fn(c)
+	})
+}
+
+// Check logs in once, reads the power state and logs out. It makes at most one attempt to log in, and it makes that one also
+// where the same credentials were refused before or are locked out.
 func (c *Controller) Check(ctx context.Context, t Target) error {
 	ctx, cancel := c.within(ctx)
 	defer cancel()
@@ -224,13 +289,14 @@ func (c *Controller) Check(ctx context.Context, t Target) error {
 	return t.on("check", err)
 }
 
-// fresh closes the session, so that the next exchange logs in anew.
+// fresh closes the session and forgets why there should be no login, so that the next exchange logs in anew.
 func (l *link) fresh(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return over(ctx)
 	case <-l.b.turn:
 		l.hangUp()
+		l.b.off = holdOff{}
 		l.b.turn <- struct{}{}
 		return nil
 	}

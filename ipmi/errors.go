@@ -99,6 +99,7 @@ type failure struct {
 	cause  error         // the context's error, where that ended it; may be nil
 	retry  time.Duration // how long the BMC asked to be left alone; 0 is not
 	sent   bool          // the request may have reached the BMC
+	login  bool          // it is about the login, not about one request
 }
 
 func (f *failure) Error() string {

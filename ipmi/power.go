@@ -74,7 +74,7 @@ func (c *Controller) reach(ctx context.Context, w wire, op Op) error {
 	if op == OpOff || op == OpSoft {
 		goal = Off
 	}
-	restart := false
+	restart, refusals := false, 0
 	for {
 		act := op
 		if now == Off && (op == OpCycle || op == OpReset) {
@@ -88,7 +88,8 @@ func (c *Controller) reach(ctx context.Context, w wire, op Op) error {
 		if err == nil || mayHaveArrived(err) {
 			break
 		}
-		if !transient(err) || !c.wait(ctx) {
+		refusals++
+		if !transient(err) || !c.pause(ctx, refusals, err) {
 			return orOver(ctx, err)
 		}
 		if now, err = c.known(ctx, w); err != nil { // it may have been refused for a state that we did not see
@@ -130,7 +131,7 @@ func (c *Controller) watch(ctx context.Context, w wire, goal Power, restart bool
 		case time.Since(onSince) >= settle:
 			return nil
 		}
-		if !c.wait(ctx) {
+		if !c.pause(ctx, failed, lastErr) {
 			if read && failed == 1 { // the deadline cut it short
 				lastErr = nil
 			}
@@ -141,6 +142,9 @@ func (c *Controller) watch(ctx context.Context, w wire, goal Power, restart bool
 
 // unreached is the error of a state that did not come before the context ended.
 func (c *Controller) unreached(ctx context.Context, last Power, lastErr error) error {
+	if ctx.Err() == nil {
+		return lastErr
+	}
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return over(ctx)
 	}
@@ -155,6 +159,7 @@ func (c *Controller) unreached(ctx context.Context, last Power, lastErr error) e
 func (c *Controller) known(ctx context.Context, w wire) (Power, error) {
 	settle := cmp.Or(c.Settle, 10*time.Second)
 	var unknownSince time.Time
+	failed := 0
 	for {
 		p, err := w.power(ctx)
 		switch {
@@ -167,24 +172,15 @@ func (c *Controller) known(ctx context.Context, w wire) (Power, error) {
 		case err != nil && !transient(err):
 			return Unknown, err
 		}
-		if !c.wait(ctx) {
+		if failed++; err == nil {
+			failed = 0
+		}
+		if !c.pause(ctx, failed, err) {
 			if err == nil {
 				return Unknown, over(ctx)
 			}
 			return Unknown, orOver(ctx, err)
 		}
-	}
-}
-
-// wait waits for the next read and reports whether there is time for one.
-func (c *Controller) wait(ctx context.Context) bool {
-	timer := time.NewTimer(cmp.Or(c.Poll, 2*time.Second))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }
 

@@ -40,6 +40,7 @@ func (s *scripted) command(_ context.Context, op Op, _ Power) error {
 
 func TestReach(t *testing.T) {
 	silent, busy := failf(ErrUnreachable, "no answer"), failf(ErrBusy, "later")
+	wait := func(d time.Duration) error { return &failure{kind: ErrBusy, retry: d} }
 	lost := &failure{kind: ErrUnreachable, detail: "no answer", sent: true}
 	for _, tt := range []struct {
 		name     string
@@ -58,8 +59,8 @@ func TestReach(t *testing.T) {
 		{"reset when off", OpReset, []any{Off, On}, nil, []Op{OpOn}, 0, nil},
 		{"on its way", OpOff, []any{Unknown, Unknown, Off}, nil, nil, 4 * time.Second, nil},
 		{"never told", OpOff, []any{Unknown, Unknown, Unknown, Unknown, Unknown, Unknown, Unknown, Off}, nil, []Op{OpOff}, 12 * time.Second, nil},
-		{"BMC boots", OpOn, []any{silent, silent, Off, On}, nil, []Op{OpOn}, 4 * time.Second, nil},
-		{"refused twice", OpOn, []any{Off, Off, Off, On}, []error{busy, busy}, []Op{OpOn, OpOn, OpOn}, 4 * time.Second, nil},
+		{"BMC boots", OpOn, []any{silent, silent, Off, On}, nil, []Op{OpOn}, 6 * time.Second, nil},
+		{"refused twice", OpOn, []any{Off, Off, Off, On}, []error{busy, busy}, []Op{OpOn, OpOn, OpOn}, 6 * time.Second, nil},
 		{"refused for a stale state", OpCycle, []any{On, Off, On}, []error{busy}, []Op{OpCycle, OpOn}, 2 * time.Second, nil},
 		{"command lost, not repeated", OpOn, []any{Off}, []error{lost}, []Op{OpOn}, 5 * time.Minute, ErrLied},
 		{"command's answer lost", OpOn, []any{Off, Off, On}, []error{lost}, []Op{OpOn}, 2 * time.Second, nil},
@@ -69,12 +70,14 @@ func TestReach(t *testing.T) {
 		{"credentials change", OpOn, []any{Off, failf(ErrCredentials, "")}, nil, []Op{OpOn}, 0, ErrCredentials},
 		{"wrong credentials", OpOff, []any{failf(ErrCredentials, "")}, nil, nil, 0, ErrCredentials},
 		{"unsupported", OpSoft, []any{On}, []error{failf(ErrUnsupported, "")}, []Op{OpSoft}, 0, ErrUnsupported},
+		{"asked to wait", OpOn, []any{Off, Off, On}, []error{wait(40 * time.Second)}, []Op{OpOn, OpOn}, 40 * time.Second, nil},
+		{"asked to wait for longer than there is", OpOn, []any{Off, Off, On}, []error{wait(time.Hour)}, []Op{OpOn}, 0, ErrBusy},
 		{"no restart", OpCycle, []any{On, On, Off, Off, On}, []error{errRestartUnsupported}, []Op{OpCycle, OpOff, OpOn}, 0, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := &scripted{reads: tt.reads, commands: tt.commands}
-				c := &Controller{} // the defaults
+				c := &Controller{even: true} // the defaults otherwise
 				ctx, cancel := c.within(t.Context())
 				defer cancel()
 				begin := time.Now()
@@ -104,7 +107,7 @@ func TestDeadline(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 7*time.Second)
 		defer cancel()
 		begin := time.Now()
-		err := (&Controller{}).setPower(ctx, &scripted{reads: []any{Off}}, OpOn)
+		err := (&Controller{even: true}).setPower(ctx, &scripted{reads: []any{Off}}, OpOn)
 		if !errors.Is(err, ErrLied) || !errors.Is(Target{}.on("power on", err), context.DeadlineExceeded) {
 			t.Errorf("err = %v", err)
 		}

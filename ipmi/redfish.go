@@ -137,6 +137,9 @@ func (c *rfConn) do(ctx context.Context, method, path string, body any, header h
 	}
 	c.logout(ctx)
 	if err := c.login(ctx); err != nil {
+		if f, ok := err.(*failure); ok {
+			f.login = true
+		}
 		return a, err
 	}
 	a, err = c.send(ctx, method, path, body, header)

@@ -2,9 +2,12 @@ package ipmi
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
+	"time"
 )
 
 // login opens a session. Where all slots are taken, or the service has no sessions, it falls back to Basic
@@ -26,13 +29,13 @@ func (c *rfConn) login(ctx context.Context) error {
 	full := a.says("RAC0218", "SessionLimitExceeded", "CreateLimitReachedForResource")
 	switch {
 	case a.locked():
-		return failf(ErrLocked, "HTTP %d", a.status)
+		return a.refusal()
 	case !full && (a.status == http.StatusUnauthorized || a.status == http.StatusForbidden || a.status == http.StatusBadRequest):
 		return failf(ErrCredentials, "HTTP %d", a.status)
 	case !full && a.status >= 500 && a.status != http.StatusNotImplemented:
-		return failf(ErrBusy, "HTTP %d to the login", a.status)
+		return &failure{kind: ErrBusy, detail: fmt.Sprintf("HTTP %d to the login", a.status), retry: a.retryAfter()}
 	case c.m.noBasic:
-		return failf(ErrBusy, "no free session slot")
+		return &failure{kind: ErrBusy, detail: "no free session slot", retry: a.retryAfter()}
 	}
 	// Whether these are the right credentials is not known yet: a full service does not look at them.
 	c.basic = true
@@ -44,7 +47,7 @@ func (c *rfConn) login(ctx context.Context) error {
 	case probe.status == http.StatusUnauthorized && full:
 		// Remembered, so that waiting for a slot does not add up to a lock-out.
 		c.basic, c.m.noBasic = false, true
-		return failf(ErrBusy, "no free session slot, and Basic authentication refused")
+		return &failure{kind: ErrBusy, detail: "no free session slot, and Basic authentication refused", retry: a.retryAfter()}
 	case probe.status == http.StatusUnauthorized:
 		c.basic = false
 		return probe.refusal()
@@ -133,5 +136,27 @@ func (a rfAnswer) refusal() *failure {
 		a.status >= 500 && a.status != http.StatusNotImplemented:
 		kind = ErrBusy
 	}
-	return failf(kind, "HTTP %d", a.status)
+	f := failf(kind, "HTTP %d", a.status)
+	if kind == ErrBusy || kind == ErrLocked {
+		f.retry = a.retryAfter()
+	}
+	return f
+}
+
+// longestRetry is the longest Retry-After that is believed.
+const longestRetry = time.Hour
+
+// retryAfter is how long the service asks to be left alone; 0 where it does not.
+func (a rfAnswer) retryAfter() time.Duration {
+	text := strings.TrimSpace(a.header.Get("Retry-After"))
+	if text == "" {
+		return 0
+	}
+	d := time.Duration(0)
+	if n, err := strconv.Atoi(text); err == nil {
+		d = time.Duration(min(n, int(longestRetry/time.Second))) * time.Second
+	} else if at, err := http.ParseTime(text); err == nil {
+		d = time.Until(at)
+	}
+	return max(0, min(d, longestRetry))
 }

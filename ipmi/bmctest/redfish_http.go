@@ -126,7 +126,6 @@ func (r *Redfish) postSession(w http.ResponseWriter, req *http.Request) {
 	full := len(r.sessions) >= slots || r.Faults.Now().SessionsFull
 	r.mu.Unlock()
 	if full {
-		w.Header().Set("Retry-After", "30")
 		fail(w, http.StatusServiceUnavailable, "IDRAC.2.4.RAC0218", "The maximum number of user sessions is reached.")
 		return
 	}
