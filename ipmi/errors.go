@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/bougou/go-ipmi/pkg/types"
 )
 
 // What can go wrong with a BMC. Every error of a Controller matches one of these or the context's error with errors.Is.
@@ -96,10 +98,12 @@ func (e *bmcError) Unwrap() []error { return e.kinds }
 type failure struct {
 	kind   error
 	detail string
-	cause  error         // the context's error, where that ended it; may be nil
-	retry  time.Duration // how long the BMC asked to be left alone; 0 is not
-	sent   bool          // the request may have reached the BMC
-	login  bool          // it is about the login, not about one request
+	cause  error                // the context's error, where that ended it; may be nil
+	retry  time.Duration        // how long the BMC asked to be left alone; 0 is not
+	sent   bool                 // the request may have reached the BMC
+	login  bool                 // it is about the login, not about one request
+	code   types.CompletionCode // of IPMI, where the BMC answered; 0 otherwise
+	status int                  // of HTTP, where the BMC answered; 0 otherwise
 }
 
 func (f *failure) Error() string {

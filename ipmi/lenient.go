@@ -3,6 +3,9 @@ package ipmi
 import (
 	"bytes"
 	"encoding/json"
+	"math"
+	"strconv"
+	"strings"
 )
 
 // object is a JSON object of which only the fields that are asked for are read, each by itself: a BMC that has a number
@@ -32,6 +35,56 @@ func (o object) has(key string) bool {
 func (o object) str(key string) string {
 	var s string
 	if json.Unmarshal(o[key], &s) != nil {
+		return ""
+	}
+	return s
+}
+
+// flag is a field that is a boolean, or otherwise.
+func (o object) flag(key string, otherwise bool) bool {
+	var b *bool
+	if json.Unmarshal(o[key], &b) != nil || b == nil {
+		return otherwise
+	}
+	return *b
+}
+
+// number is a field that is a number, or a number in a string.
+func (o object) number(key string) (float64, bool) {
+	var v any
+	if json.Unmarshal(o[key], &v) != nil {
+		return 0, false
+	}
+	switch v := v.(type) {
+	case float64:
+		return v, true
+	case string:
+		f, err := strconv.ParseFloat(strings.TrimSpace(v), 64)
+		return f, err == nil && !math.IsNaN(f) && !math.IsInf(f, 0)
+	}
+	return 0, false
+}
+
+// integer is a field that is a whole number, or one in a string.
+func (o object) integer(key string) (int64, bool) {
+	f, ok := o.number(key)
+	if !ok || f != math.Trunc(f) || math.Abs(f) > 1<<53 {
+		return 0, false
+	}
+	return int64(f), true
+}
+
+// text is a field that is a string, or a number as it stands, or "". Placeholders for nothing are "".
+func (o object) text(key string) string {
+	s := strings.TrimSpace(o.str(key))
+	if s == "" {
+		var n json.Number
+		if json.Unmarshal(o[key], &n) == nil {
+			return n.String()
+		}
+	}
+	switch strings.ToLower(s) {
+	case "n/a", "na", "none", "null", "unknown", "not specified", "to be filled by o.e.m.":
 		return ""
 	}
 	return s

@@ -34,6 +34,7 @@ type rfConn struct {
 	m       *memory
 	answer  time.Duration
 	log     *slog.Logger
+	root    object // the service root
 	system  string // path of the ComputerSystem
 	logins  string // path of the session collection
 	token   string
@@ -91,6 +92,7 @@ func (c *rfConn) begin(ctx context.Context, path string) error {
 	if !root.ok() || root.body == nil {
 		return failf(ErrUnreachable, "no Redfish service at %s: HTTP %d", rfRoot, root.status)
 	}
+	c.root = root.body
 	if p := root.body.obj("Links").obj("Sessions").str("@odata.id"); strings.HasPrefix(p, "/") {
 		c.logins = p
 	}

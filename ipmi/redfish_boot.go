@@ -83,23 +83,14 @@ func (c *rfConn) patchBoot(ctx context.Context, path string, res rfAnswer, d Dev
 	} else if current != "" && current != rfModeOf(uefi) {
 		override[rfMode] = rfModeOf(uefi)
 	}
-	header := ifMatch(res)
-	retagged, remoded := false, false
+	remoded := false
 	for {
-		a, err := c.do(ctx, http.MethodPatch, path, map[string]any{"Boot": override}, header)
+		a, err := c.patch(ctx, path, res, map[string]any{"Boot": override})
 		switch {
 		case err != nil:
 			return err
 		case a.ok():
 			return nil
-		case a.wantsETag() && !retagged:
-			retagged = true
-			if res, err = c.read(ctx, path); err != nil {
-				return err
-			}
-			if header = ifMatch(res); header == nil {
-				header = http.Header{"If-Match": {"*"}}
-			}
 		case a.status == http.StatusBadRequest && !remoded && a.about(rfMode):
 			remoded = true
 			if _, has := override[rfMode]; has {
@@ -109,12 +100,6 @@ func (c *rfConn) patchBoot(ctx context.Context, path string, res rfAnswer, d Dev
 				if d == DeviceNone && current != "" {
 					override[rfMode] = current
 				}
-			}
-			if header != nil { // the GET of an ETag is good for one PATCH on some services
-				if res, err = c.read(ctx, path); err != nil {
-					return err
-				}
-				header = ifMatch(res)
 			}
 		case a.status == http.StatusBadRequest && d == DeviceNone && override[rfTarget] != "":
 			delete(override, rfTarget) // nothing to aim at

@@ -132,11 +132,12 @@ func (a rfAnswer) refusal() *failure {
 		kind = ErrLocked
 	case a.status == http.StatusUnauthorized || a.status == http.StatusForbidden:
 		kind = ErrCredentials
-	case a.status == http.StatusConflict || a.status == http.StatusLocked || a.status == http.StatusTooEarly,
+	case a.status == http.StatusConflict || a.status == http.StatusPreconditionFailed || a.status == http.StatusLocked || a.status == http.StatusTooEarly,
 		a.status >= 500 && a.status != http.StatusNotImplemented:
 		kind = ErrBusy
 	}
 	f := failf(kind, "HTTP %d", a.status)
+	f.status = a.status
 	if kind == ErrBusy || kind == ErrLocked {
 		f.retry = a.retryAfter()
 	}

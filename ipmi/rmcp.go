@@ -189,8 +189,14 @@ func commandError(err error) error {
 		f.sent = true
 		return f
 	}
-	switch code := r.CompletionCode(); code {
-	case 0xc1, 0xc2, 0xc7, 0xc9, 0xcc, 0xd6, 0x80:
+	f := refused(r.CompletionCode())
+	f.code = r.CompletionCode()
+	return f
+}
+
+func refused(code types.CompletionCode) *failure {
+	switch code {
+	case 0xc1, 0xc2, 0xc6, 0xc7, 0xc8, 0xc9, 0xca, 0xcb, 0xcc, 0xcd, 0xd6, 0x80:
 		return failf(ErrUnsupported, "completion code %#02x", uint8(code))
 	case 0x00:
 		return failf(ErrUnsupported, "an answer that cannot be read")

@@ -47,11 +47,17 @@ func (w *rmcpWire) Dial(_, _ string) (net.Conn, error) { return w, nil }
 
 // exchange runs fn, which sends something and waits at most d for the answer. go-ipmi reads in a goroutine of its own, which
 // outlives a context that ends: it is woken, so that it does not hold up the end of the session.
-func (w *rmcpWire) exchange(ctx context.Context, d time.Duration, fn func(context.Context) error) error {
+// Its decoders may panic on answers of odd length: a BMC that somebody else runs must not end this program.
+func (w *rmcpWire) exchange(ctx context.Context, d time.Duration, fn func(context.Context) error) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = w.SetReadDeadline(time.Now()) })
 	defer stop()
+	defer func() {
+		if recover() != nil {
+			err = &failure{kind: ErrUnsupported, detail: "an answer that cannot be read", sent: true}
+		}
+	}()
 	return fn(ctx)
 }
 

@@ -27,8 +27,9 @@ type world struct {
 	sessions func() (opened, closed int) // nil where nobody counts
 	logins   func() int                  // nil where nobody counts
 	bits     bool                        // shows once and UEFI, loses replies, refuses cycles when off
-	ipmi     *bmctest.IPMI               // nil in the other worlds
-	redfish  *bmctest.Redfish            // nil in the other worlds
+	addUser  func(name, password string, p ipmi.Privilege) error
+	ipmi     *bmctest.IPMI    // nil in the other worlds
+	redfish  *bmctest.Redfish // nil in the other worlds
 }
 
 // worlds runs body on each simulated BMC; on names some of them, or none for all.
@@ -75,12 +76,13 @@ func newWorld(t *testing.T, name string) *world {
 	case "IPMI":
 		b := &bmctest.IPMI{Addr: "127.0.0.1:0", User: user, Password: password, Chassis: w.memory, Faults: w.faults}
 		s, w.ipmi, w.sessions, w.bits = b, b, b.Sessions, true
-		w.logins = b.Logins
+		w.logins, w.addUser = b.Logins, b.AddUser
 	case "ipmi_sim":
 		s = &bmctest.OpenIPMI{Addr: "127.0.0.1:0", User: user, Password: password, Chassis: w.memory, Faults: w.faults}
 	case "Redfish":
 		r := &bmctest.Redfish{Addr: "127.0.0.1:0", TLS: true, User: user, Password: password, Slots: 4, Chassis: w.memory, Faults: w.faults}
 		s, w.redfish, w.sessions, w.logins, w.bits = r, r, r.Sessions, r.Logins, true
+		w.addUser = r.AddUser
 	}
 	serve(t, s)
 	w.target = s.Target()

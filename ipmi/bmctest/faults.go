@@ -18,6 +18,24 @@ type Fault struct {
 	RefuseBootOff bool          // refuses a boot override while the host is off (Redfish: 500)
 	SessionsFull  bool          // all session slots are taken (Redfish: 503 with RAC0218)
 	LockAfter     int           // this many failed logins in a row lock the user out, until it is 0 again
+	CutPassword   int           // a new password is kept no longer than this many bytes, when not 0
+	DropPassword  bool          // accepts a new password and keeps the old one
+	RefuseWeak    bool          // refuses a new password
+	DropEnable    bool          // accepts that a user is enabled or disabled and does nothing
+	FullLog       bool          // the event log says that it overflowed
+
+	RetryAfter      int    // Redfish: this many further requests with a session get 503 and Retry-After: 1
+	RetryHint       string // Redfish: the Retry-After of those, and of a full session table, instead
+	Redirect        bool   // Redfish: each resource is asked for twice: first it answers 308 to itself with a slash
+	MediaRefused    bool   // Redfish: an image is refused
+	MediaIgnored    bool   // Redfish: an image is accepted and never fetched
+	MediaPatchOnly  bool   // Redfish: no InsertMedia action; Image is PATCHed
+	BIOSNeedsJob    bool   // Redfish: settings wait until a job is made for them
+	BIOSJobFails    bool   // Redfish: the job ends as Completed, 100 % and Critical
+	BIOSDropped     bool   // Redfish: settings are accepted and forgotten at the next start
+	TaskGone        bool   // Redfish: a task is not found once it is finished
+	TaskPlace       string // Redfish: where the task of a settings PATCH is told: "" relative, "absolute", "none"
+	EmptyCollection bool   // Redfish: members of collections are listed and not there
 
 	RefuseSuites    []int // IPMI: cipher suites that are advertised and then refused with status 0x04
 	OnlySuite       int   // IPMI: the one cipher suite that works, when not 0

@@ -71,6 +71,10 @@ func (b *IPMI) listen() error {
 	copy(guid[:], raw)
 	b.bmc = bmc.New(bmc.DeviceInfo{DeviceID: 0x20, DeviceRevision: 1, FirmwareMajor: 1, IPMIVersion: 0x20, AdditionalDeviceSupport: 0x81},
 		guid, mock.New(), bmc.WithV15Disabled())
+	b.bmc.Users = bmc.NewUserStore(bmc.WithMaxUsers(userSlots))
+	if err := b.bmc.Users.Update(1, func(u *bmc.User) error { u.Enabled = false; return nil }); err != nil {
+		return fmt.Errorf("disable the nameless user: %w", err)
+	}
 	user, err := b.bmc.Users.Add(2, b.User)
 	if err != nil {
 		_ = udp.Close()
@@ -97,6 +101,7 @@ func (b *IPMI) Run(ctx context.Context) error {
 	reg.RegisterFunc(types.CommandChassisControl, b.chassisControl)
 	reg.RegisterFunc(types.CommandSetSystemBootOptions, b.setBootOption)
 	reg.RegisterFunc(types.CommandGetSystemBootOptions, b.getBootOption)
+	b.registerUsers(reg)
 	srv := server.NewServer(b.bmc, b.conn, server.WithHandlerRegistry(reg))
 	g, ctx := errgroup.WithContext(ctx)
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })

@@ -32,7 +32,9 @@ type Redfish struct {
 	User     string
 	Password string
 	Slots    int // how many sessions fit; 0 is 8
+	Vendor   Vendor
 	Chassis  Chassis
+	Board    *Board // nil is a new one
 	Faults   *Faults
 	Log      *slog.Logger
 
@@ -42,6 +44,7 @@ type Redfish struct {
 	err   error
 	l     net.Listener
 	pin   string
+	p     profile
 	mux   *http.ServeMux
 	front *front
 	setup sync.Once
@@ -51,7 +54,7 @@ type Redfish struct {
 	pending  *rfBoot // in the settings resource, until the next boot
 	sessions map[string]string
 	serial   int
-	etag     int
+	etags    map[string]int // how often each resource changed, by path
 	opened   int
 	closed   int
 	most     int
@@ -59,6 +62,13 @@ type Redfish struct {
 	failed   int
 	resets   []string
 	ifMatch  []string
+	accounts []*rfAccount
+	media    []*rfMedia
+	services map[string]any // NetworkProtocol
+	waiting  map[string]any // BIOS settings for the next start
+	staged   map[string]any // BIOS settings for the next job
+	jobs     []*rfJob
+	requests int
 }
 
 // Listen binds the address and returns it as host:port. Run does it where nobody did.
@@ -137,6 +147,16 @@ func (r *Redfish) Sessions() (opened, closed int) {
 	defer r.mu.Unlock()
 	return r.opened, r.closed
 }
+
+// Requests counts the requests so far.
+func (r *Redfish) Requests() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.requests
+}
+
+// fault is how the BMC misbehaves now, its vendor's habits among it.
+func (r *Redfish) fault() Fault { return r.p.habits.with(r.Faults.Now()) }
 
 // Resets lists the reset types that were asked for, also those that were refused.
 func (r *Redfish) Resets() []string {

@@ -8,8 +8,8 @@ import (
 	"github.com/bareyard/bareyard/ipmi"
 )
 
-func (r *Redfish) getSettings(w http.ResponseWriter, _ *http.Request) {
-	fault := r.Faults.Now()
+func (r *Redfish) getSettings(w http.ResponseWriter, req *http.Request) {
+	fault := r.fault()
 	if !fault.SettingsBoot {
 		fail(w, http.StatusNotFound, "Base.1.18.ResourceMissingAtURI", "The resource was not found.")
 		return
@@ -20,19 +20,19 @@ func (r *Redfish) getSettings(w http.ResponseWriter, _ *http.Request) {
 		b = *r.pending
 	}
 	r.mu.Unlock()
-	out := doc{"@odata.id": rfSystem + "/Settings", "@odata.type": "#ComputerSystem.v1_20_0.ComputerSystem", "Id": "Settings", "Name": "System", "Boot": b.doc()}
+	out := doc{"@odata.id": r.p.system + "/Settings", "@odata.type": "#ComputerSystem.v1_20_0.ComputerSystem", "Id": "Settings", "Name": "System", "Boot": b.doc()}
 	if fault.RequireETag {
-		r.stamp(w, out, fault)
+		r.stamp(w, req, out, fault)
 	}
 	reply(w, http.StatusOK, out)
 }
 
 func (r *Redfish) patchSystem(w http.ResponseWriter, req *http.Request) {
-	r.patchBoot(w, req, r.Faults.Now().SettingsBoot)
+	r.patchBoot(w, req, r.fault().SettingsBoot)
 }
 
 func (r *Redfish) patchSettings(w http.ResponseWriter, req *http.Request) {
-	if !r.Faults.Now().SettingsBoot {
+	if !r.fault().SettingsBoot {
 		fail(w, http.StatusNotFound, "Base.1.18.ResourceMissingAtURI", "The resource was not found.")
 		return
 	}
@@ -50,7 +50,7 @@ func (r *Redfish) patchBoot(w http.ResponseWriter, req *http.Request, drop bool)
 	if !r.matches(w, req) {
 		return
 	}
-	fault := r.Faults.Now()
+	fault := r.fault()
 	on, err := r.Chassis.Power(req.Context())
 	if err != nil || !on && fault.RefuseBootOff {
 		fail(w, http.StatusInternalServerError, "Base.1.18.InternalError", "The request failed due to an internal service error.")

@@ -1,6 +1,7 @@
 package bmctest
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
@@ -9,9 +10,14 @@ import (
 )
 
 const (
-	rfRoot    = "/redfish/v1/"
-	rfSystem  = "/redfish/v1/Systems/1"
-	rfSession = "/redfish/v1/SessionService/Sessions"
+	rfRoot     = "/redfish/v1/"
+	rfSystems  = "/redfish/v1/Systems"
+	rfChassis  = "/redfish/v1/Chassis"
+	rfManagers = "/redfish/v1/Managers"
+	rfSession  = "/redfish/v1/SessionService/Sessions"
+	rfAccounts = "/redfish/v1/AccountService/Accounts"
+	rfFirmware = "/redfish/v1/UpdateService/FirmwareInventory"
+	rfTasks    = "/redfish/v1/TaskService/Tasks"
 )
 
 // doc is a Redfish resource.
@@ -26,18 +32,32 @@ func (r *Redfish) build() {
 		r.front.done = r.booted
 		r.sessions = map[string]string{}
 		r.boot = rfBoot{Enabled: "Disabled", Target: "None", Mode: "UEFI"}
+		r.p = r.Vendor.profile()
+		if r.Board == nil {
+			r.Board = NewBoard()
+		}
 		r.mux = http.NewServeMux()
-		r.mux.HandleFunc("POST "+rfSession, r.postSession)
-		r.mux.HandleFunc("DELETE "+rfSession+"/{id}", r.deleteSession)
-		r.mux.HandleFunc("GET "+rfSystem, r.getSystem)
-		r.mux.HandleFunc("PATCH "+rfSystem, r.patchSystem)
-		r.mux.HandleFunc("GET "+rfSystem+"/ResetActionInfo", r.getActionInfo)
-		r.mux.HandleFunc("GET "+rfSystem+"/Settings", r.getSettings)
-		r.mux.HandleFunc("PATCH "+rfSystem+"/Settings", r.patchSettings)
-		r.mux.HandleFunc("POST "+rfSystem+"/Actions/ComputerSystem.Reset", r.postReset)
+		for pattern, handle := range map[string]http.HandlerFunc{
+			"POST " + rfSession:                                    r.postSession,
+			"DELETE " + rfSession + "/{id}":                        r.deleteSession,
+			"GET " + r.p.system:                                    r.getSystem,
+			"PATCH " + r.p.system:                                  r.patchSystem,
+			"GET " + r.p.system + "/ResetActionInfo":               r.getActionInfo,
+			"GET " + r.p.system + "/Settings":                      r.getSettings,
+			"PATCH " + r.p.system + "/Settings":                    r.patchSettings,
+			"POST " + r.p.system + "/Actions/ComputerSystem.Reset": r.postReset,
+		} {
+			r.mux.HandleFunc(pattern, handle)
+		}
 		for path, body := range r.static() {
 			r.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, body) })
 		}
+		r.serveAccounts()
+		r.serveMedia()
+		r.serveBIOS()
+		r.serveLog()
+		r.serveReadings()
+		r.serveManager()
 	})
 }
 
@@ -55,6 +75,12 @@ func (r *Redfish) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if path+"/" == rfRoot {
 		path = rfRoot
 	}
+	r.mu.Lock()
+	r.requests++
+	r.mu.Unlock()
+	if !open && r.detour(w, req) {
+		return
+	}
 	req.URL.Path = path
 	if r.Faults.Now().LoginPage && !open && req.Method == http.MethodGet {
 		w.Header().Set("Content-Type", "text/html")
@@ -62,6 +88,27 @@ func (r *Redfish) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	r.mux.ServeHTTP(w, req)
+}
+
+// detour answers requests that come too soon, or are sent elsewhere first.
+func (r *Redfish) detour(w http.ResponseWriter, req *http.Request) bool {
+	if r.Faults.take(func(f *Fault) bool {
+		if f.RetryAfter == 0 {
+			return false
+		}
+		f.RetryAfter--
+		return true
+	}) {
+		w.Header().Set("Retry-After", cmp.Or(r.Faults.Now().RetryHint, "1"))
+		fail(w, http.StatusServiceUnavailable, "Base.1.18.ServiceTemporarilyUnavailable", "The service is temporarily unavailable. Retry in 1 seconds.")
+		return true
+	}
+	if r.Faults.Now().Redirect && req.Method == http.MethodGet && !strings.HasSuffix(req.URL.Path, "/") {
+		w.Header().Set("Location", req.URL.Path+"/")
+		w.WriteHeader(http.StatusPermanentRedirect)
+		return true
+	}
+	return false
 }
 
 // authorised checks a token or Basic credentials, and answers the request when they do not do.
@@ -108,7 +155,7 @@ func (r *Redfish) login(w http.ResponseWriter, user, pass string) bool {
 		fail(w, http.StatusUnauthorized, "Base.1.18.ResourceAtUriUnauthorized", "The account is locked out after too many failed logins.")
 		return false
 	}
-	if user != r.User || pass != r.Password {
+	if !r.knows(user, pass) {
 		r.failed++
 		fail(w, http.StatusUnauthorized, "Base.1.18.ResourceAtUriUnauthorized", "The login attempt failed.")
 		return false
@@ -126,6 +173,9 @@ func (r *Redfish) postSession(w http.ResponseWriter, req *http.Request) {
 	full := len(r.sessions) >= slots || r.Faults.Now().SessionsFull
 	r.mu.Unlock()
 	if full {
+		if hint := r.Faults.Now().RetryHint; hint != "" {
+			w.Header().Set("Retry-After", hint)
+		}
 		fail(w, http.StatusServiceUnavailable, "IDRAC.2.4.RAC0218", "The maximum number of user sessions is reached.")
 		return
 	}

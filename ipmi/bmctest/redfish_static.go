@@ -1,5 +1,10 @@
 package bmctest
 
+import (
+	"net/http"
+	"path"
+)
+
 // static is the resources that do not change, by path.
 func (r *Redfish) static() map[string]doc {
 	id := r.Chassis.Identity()
@@ -7,45 +12,68 @@ func (r *Redfish) static() map[string]doc {
 		"/redfish": {"v1": rfRoot},
 		rfRoot + "{$}": {
 			"@odata.id": rfRoot, "@odata.type": "#ServiceRoot.v1_15_0.ServiceRoot", "Id": "RootService", "Name": "Root Service",
-			"RedfishVersion": "1.17.0", "UUID": id.UUID, "Vendor": "Bareyard", "Product": "bmctest",
-			"Systems": link("/redfish/v1/Systems"), "Chassis": link("/redfish/v1/Chassis"), "Managers": link("/redfish/v1/Managers"),
+			"RedfishVersion": "1.17.0", "UUID": id.UUID, "Vendor": r.p.manufacturer, "Product": r.p.product,
+			"Systems": link(rfSystems), "Chassis": link(rfChassis), "Managers": link(rfManagers),
 			"SessionService": link("/redfish/v1/SessionService"), "AccountService": link("/redfish/v1/AccountService"),
-			"UpdateService": link("/redfish/v1/UpdateService"), "Links": doc{"Sessions": link(rfSession)},
+			"UpdateService": link("/redfish/v1/UpdateService"), "Tasks": link("/redfish/v1/TaskService"), "Registries": link("/redfish/v1/Registries"),
+			"Links": doc{"Sessions": link(rfSession)},
 		},
 		"/redfish/v1/SessionService": {"@odata.type": "#SessionService.v1_1_8.SessionService", "Id": "SessionService", "Name": "Session Service",
 			"ServiceEnabled": true, "SessionTimeout": 1800, "Sessions": link(rfSession)},
-		"/redfish/v1/AccountService": {"@odata.type": "#AccountService.v1_13_0.AccountService", "Id": "AccountService", "Name": "Account Service",
-			"Accounts": link("/redfish/v1/AccountService/Accounts"), "Roles": link("/redfish/v1/AccountService/Roles")},
-		"/redfish/v1/Chassis/1": {"@odata.type": "#Chassis.v1_23_0.Chassis", "Id": "1", "Name": "Chassis", "ChassisType": "RackMount",
-			"SerialNumber": id.Serial, "Model": id.Model, "PowerState": "On", "Status": doc{"State": "Enabled", "Health": "OK"},
-			"Links": doc{"ComputerSystems": []doc{link(rfSystem)}, "ManagedBy": []doc{link("/redfish/v1/Managers/1")}}},
-		"/redfish/v1/Managers/1": {"@odata.type": "#Manager.v1_19_0.Manager", "Id": "1", "Name": "Manager", "ManagerType": "BMC",
-			"FirmwareVersion": "1.0", "Model": "bmctest", "Status": doc{"State": "Enabled", "Health": "OK"},
-			"Links": doc{"ManagerForServers": []doc{link(rfSystem)}, "ManagerForChassis": []doc{link("/redfish/v1/Chassis/1")}}},
+		r.p.chassis: {"@odata.type": "#Chassis.v1_23_0.Chassis", "Id": path.Base(r.p.chassis), "Name": "Chassis", "ChassisType": "RackMount",
+			"Manufacturer": r.p.manufacturer, "SerialNumber": id.Serial, "Model": id.Model, "AssetTag": "", "PowerState": "On", "Status": doc{"State": "Enabled", "Health": "OK"},
+			"Sensors": link(r.p.chassis + "/Sensors"), "Thermal": link(r.p.chassis + "/Thermal"), "Power": link(r.p.chassis + "/Power"),
+			"PowerSubsystem": link(r.p.chassis + "/PowerSubsystem"),
+			"Links":          doc{"ComputerSystems": []doc{link(r.p.system)}, "ManagedBy": []doc{link(r.p.manager)}}},
 		"/redfish/v1/UpdateService": {"@odata.type": "#UpdateService.v1_12_0.UpdateService", "Id": "UpdateService", "Name": "Update Service",
-			"ServiceEnabled": true, "FirmwareInventory": link("/redfish/v1/UpdateService/FirmwareInventory")},
-		rfSystem + "/Bios": {"@odata.type": "#Bios.v1_2_1.Bios", "Id": "Bios", "Name": "BIOS Settings", "Attributes": doc{}},
+			"ServiceEnabled": true, "FirmwareInventory": link(rfFirmware)},
+		"/redfish/v1/TaskService": {"@odata.type": "#TaskService.v1_2_1.TaskService", "Id": "TaskService", "Name": "Tasks", "Tasks": link(rfTasks)},
 	}
-	for path, members := range map[string][]string{
-		"/redfish/v1/Systems":                         {rfSystem},
-		"/redfish/v1/Chassis":                         {"/redfish/v1/Chassis/1"},
-		"/redfish/v1/Managers":                        {"/redfish/v1/Managers/1"},
-		"/redfish/v1/UpdateService/FirmwareInventory": {},
-		"/redfish/v1/AccountService/Accounts":         {},
-		"/redfish/v1/AccountService/Roles":            {},
-		rfSystem + "/EthernetInterfaces":              {},
-		rfSession:                                     {},
-	} {
-		list := []doc{}
-		for _, m := range members {
-			list = append(list, link(m))
+	if r.p.thermal {
+		delete(out[r.p.chassis], "Sensors")
+		delete(out[r.p.chassis], "PowerSubsystem")
+	} else {
+		delete(out[r.p.chassis], "Thermal")
+		delete(out[r.p.chassis], "Power")
+	}
+	for list, own := range map[string]string{rfSystems: r.p.system, rfChassis: r.p.chassis, rfManagers: r.p.manager} {
+		var members []string
+		for _, name := range r.p.before {
+			other := list + "/" + name
+			members = append(members, other)
+			out[other] = doc{"@odata.type": "#ComputerSystem.v1_20_0.ComputerSystem", "Id": name, "Name": name, "Model": "Baseboard", "SerialNumber": "HGX-1",
+				"UUID": "00000000-0000-0000-0000-000000000001", "PowerState": "On", "Status": doc{"State": "Enabled", "Health": "OK"}, "ManagerType": "BMC", "FirmwareVersion": "HGX-1"}
 		}
-		out[path] = doc{"@odata.type": "#Collection.Collection", "Name": "Collection", "Members@odata.count": len(list), "Members": list}
+		out[list] = collection(append(members, own)...)
 	}
-	for path, d := range out {
-		if d["@odata.id"] == nil && path != "/redfish" {
-			d["@odata.id"] = path
+	for _, empty := range []string{"/redfish/v1/AccountService/Roles", r.p.system + "/EthernetInterfaces", rfSession, rfTasks} {
+		out[empty] = collection()
+	}
+	for p, d := range out {
+		if d["@odata.id"] == nil && p != "/redfish" {
+			d["@odata.id"] = p
 		}
 	}
 	return out
+}
+
+func collection(members ...string) doc {
+	list := []doc{}
+	for _, m := range members {
+		list = append(list, link(m))
+	}
+	return doc{"@odata.type": "#Collection.Collection", "Name": "Collection", "Members@odata.count": len(list), "Members": list}
+}
+
+// show answers with a resource, with an ETag where the service has them.
+func (r *Redfish) show(w http.ResponseWriter, req *http.Request, out doc) {
+	out["@odata.id"] = req.URL.Path
+	if fault := r.fault(); fault.RequireETag {
+		r.stamp(w, req, out, fault)
+	}
+	reply(w, http.StatusOK, out)
+}
+
+func missing(w http.ResponseWriter) {
+	fail(w, http.StatusNotFound, "Base.1.18.ResourceMissingAtURI", "The resource was not found.")
 }

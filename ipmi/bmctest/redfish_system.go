@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"path"
 	"slices"
 
 	"github.com/bareyard/bareyard/ipmi"
@@ -45,32 +46,36 @@ func (r *Redfish) getSystem(w http.ResponseWriter, req *http.Request) {
 	if lost {
 		panic(http.ErrAbortHandler)
 	}
-	fault, id := r.Faults.Now(), r.Chassis.Identity()
+	fault, id := r.fault(), r.Chassis.Identity()
 	state := "Off"
 	if on {
 		state = "On"
 	}
-	reset := doc{"target": rfSystem + "/Actions/ComputerSystem.Reset"}
+	reset := doc{"target": r.p.system + "/Actions/ComputerSystem.Reset"}
 	switch fault.ResetList {
 	case "":
 		reset["ResetType@Redfish.AllowableValues"] = r.allowed()
 	case "actioninfo":
-		reset["@Redfish.ActionInfo"] = rfSystem + "/ResetActionInfo"
+		reset["@Redfish.ActionInfo"] = r.p.system + "/ResetActionInfo"
 	}
 	r.mu.Lock()
 	boot := r.boot.doc()
 	r.mu.Unlock()
 	out := doc{
-		"@odata.id": rfSystem, "@odata.type": "#ComputerSystem.v1_20_0.ComputerSystem", "Id": "1", "Name": "System",
-		"SystemType": "Physical", "Manufacturer": "Bareyard", "Model": id.Model, "SerialNumber": id.Serial, "UUID": id.UUID,
+		"@odata.id": r.p.system, "@odata.type": "#ComputerSystem.v1_20_0.ComputerSystem", "Id": path.Base(r.p.system), "Name": "System",
+		"SystemType": "Physical", "Manufacturer": r.p.manufacturer, "BiosVersion": r.Board.version("BIOS"), "AssetTag": "", "Model": id.Model, "SerialNumber": id.Serial, "UUID": id.UUID,
 		"PowerState": state, "Boot": boot, "Status": doc{"State": "Enabled", "Health": "OK"},
 		"ProcessorSummary": doc{"Count": 1}, "MemorySummary": doc{"TotalSystemMemoryGiB": 1},
-		"EthernetInterfaces": link(rfSystem + "/EthernetInterfaces"), "Bios": link(rfSystem + "/Bios"),
-		"Links":   doc{"Chassis": []doc{link("/redfish/v1/Chassis/1")}, "ManagedBy": []doc{link("/redfish/v1/Managers/1")}},
-		"Actions": doc{"#ComputerSystem.Reset": reset},
+		"EthernetInterfaces": link(r.p.system + "/EthernetInterfaces"), "Bios": link(r.p.system + "/Bios"),
+		"Links":       doc{"Chassis": []doc{link(r.p.chassis)}, "ManagedBy": []doc{link(r.p.manager)}},
+		"LogServices": link(r.p.system + "/LogServices"),
+		"Actions":     doc{"#ComputerSystem.Reset": reset},
+	}
+	if r.p.mediaUnderSystem {
+		out["VirtualMedia"] = link(r.mediaPath())
 	}
 	if fault.SettingsBoot {
-		out["@Redfish.Settings"] = doc{"@odata.type": "#Settings.v1_3_0.Settings", "SettingsObject": link(rfSystem + "/Settings")}
+		out["@Redfish.Settings"] = doc{"@odata.type": "#Settings.v1_3_0.Settings", "SettingsObject": link(r.p.system + "/Settings")}
 	}
 	if fault.OddTypes {
 		out["Status"], out["UUID"], out["SerialNumber"] = "OK", nil, 123
@@ -78,7 +83,7 @@ func (r *Redfish) getSystem(w http.ResponseWriter, req *http.Request) {
 		out["Location"], out["Links"] = doc{"PartLocation": []any{}}, []any{}
 	}
 	if fault.RequireETag {
-		r.stamp(w, out, fault)
+		r.stamp(w, req, out, fault)
 	}
 	if fault.OddTypes {
 		w.Header().Set("Content-Type", "text/html")
@@ -90,18 +95,24 @@ func (r *Redfish) getSystem(w http.ResponseWriter, req *http.Request) {
 }
 
 // stamp gives a resource a new ETag.
-func (r *Redfish) stamp(w http.ResponseWriter, out doc, fault Fault) {
+func (r *Redfish) stamp(w http.ResponseWriter, req *http.Request, out doc, fault Fault) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.etag++
+	if r.etags == nil {
+		r.etags = map[string]int{}
+	}
+	r.etags[req.URL.Path]++
 	if fault.ETagInBody {
-		out["@odata.etag"] = r.tag()
+		out["@odata.etag"] = r.tag(req)
 		return
 	}
-	w.Header().Set("ETag", r.tag())
+	w.Header().Set("ETag", r.tag(req))
 }
 
-func (r *Redfish) tag() string { return fmt.Sprintf(`"%d"`, 1689255908+r.etag) }
+// tag is the ETag of a resource. r.mu is held.
+func (r *Redfish) tag(req *http.Request) string {
+	return fmt.Sprintf(`"%d"`, 1689255908+r.etags[req.URL.Path])
+}
 
 // matches checks If-Match, and answers the request when it does not do.
 func (r *Redfish) matches(w http.ResponseWriter, req *http.Request) bool {
@@ -113,20 +124,21 @@ func (r *Redfish) matches(w http.ResponseWriter, req *http.Request) bool {
 		}
 		return false
 	})
+	needed := r.fault().RequireETag
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ifMatch = append(r.ifMatch, got)
-	if stale {
-		r.etag++
+	if stale && r.etags != nil {
+		r.etags[req.URL.Path]++
 	}
-	if !r.Faults.Now().RequireETag {
+	if !needed {
 		return true
 	}
 	switch got {
 	case "":
 		fail(w, http.StatusPreconditionRequired, "Base.1.18.PreconditionHeaderMissing", "The request needs an If-Match header.")
 		return false
-	case r.tag():
+	case r.tag(req):
 		return true
 	}
 	fail(w, http.StatusPreconditionFailed, "Base.1.18.PreconditionFailed", "The ETag does not match.")
@@ -135,6 +147,7 @@ func (r *Redfish) matches(w http.ResponseWriter, req *http.Request) bool {
 
 // booted plays the firmware, which uses an override up.
 func (r *Redfish) booted(op ipmi.Op, wasOn bool) {
+	r.setUp(op, wasOn)
 	if !boots(op, wasOn) {
 		return
 	}
@@ -148,7 +161,7 @@ func (r *Redfish) booted(op ipmi.Op, wasOn bool) {
 
 func (r *Redfish) getActionInfo(w http.ResponseWriter, _ *http.Request) {
 	reply(w, http.StatusOK, doc{
-		"@odata.id": rfSystem + "/ResetActionInfo", "@odata.type": "#ActionInfo.v1_3_0.ActionInfo", "Id": "ResetActionInfo", "Name": "Reset Action Info",
+		"@odata.id": r.p.system + "/ResetActionInfo", "@odata.type": "#ActionInfo.v1_3_0.ActionInfo", "Id": "ResetActionInfo", "Name": "Reset Action Info",
 		"Parameters": []doc{{"Name": "ResetType", "Required": true, "DataType": "String", "AllowableValues": r.allowed()}},
 	})
 }
