@@ -57,7 +57,7 @@ func talk(t testing.TB) (*conversation, *fakeBooter, *exchanges) {
 	t.Helper()
 	b := &fakeBooter{leases: map[string]Lease{testMAC: {Addr: netip.MustParsePrefix("10.99.0.64/24")}}}
 	var seen exchanges
-	s := &Server{Booter: b, Addr: netip.MustParseAddr("10.99.0.1"), Trace: seen.add}
+	s := &Server{Booter: b, Interface: "nb0", Addr: netip.MustParseAddr("10.99.0.1"), Trace: seen.add}
 	files(t, s)
 	c, err := newConversation(s)
 	if err != nil {
@@ -73,8 +73,8 @@ func TestA09FlexBootLoop(t *testing.T) {
 		c, _, _ := talk(t)
 		ctx := t.Context()
 		file := func() string {
-			c.answer(ctx, request(t, testMAC, discover, pxeBIOS))
-			rep := c.answer(ctx, request(t, testMAC, accept, pxeBIOS))
+			c.links[0].Answer(ctx, request(t, testMAC, discover, pxeBIOS))
+			rep := c.links[0].Answer(ctx, request(t, testMAC, accept, pxeBIOS))
 			time.Sleep(time.Minute) // of the bubble: one round of the loop
 			return rep.Boot
 		}
@@ -82,7 +82,7 @@ func TestA09FlexBootLoop(t *testing.T) {
 			if f := file(); f != "undionly.kpxe" {
 				t.Fatalf("healthy machine gets %s", f)
 			}
-			c.answer(ctx, request(t, testMAC, accept, pxeBIOS, userIPXE))
+			c.links[0].Answer(ctx, request(t, testMAC, accept, pxeBIOS, userIPXE))
 		}
 		for range loopTimes {
 			if f := file(); f != "undionly.kpxe" {
@@ -104,22 +104,22 @@ func TestAnswer(t *testing.T) {
 	c, b, seen := talk(t)
 	ctx := context.Background()
 	for range 3 {
-		if rep := c.answer(ctx, request(t, "02:00:5e:00:00:01", discover)); rep != nil || len(seen.lines()) != 1 || seen.all[0].Outcome != Silent {
+		if rep := c.links[0].Answer(ctx, request(t, "02:00:5e:00:00:01", discover)); rep != nil || len(seen.lines()) != 1 || seen.all[0].Outcome != Silent {
 			t.Errorf("unknown machine: %v, %q", rep, seen.lines())
 		}
 	}
-	if rep := c.answer(ctx, request(t, testMAC, discover)); rep == nil || rep.Boot != "" {
+	if rep := c.links[0].Answer(ctx, request(t, testMAC, discover)); rep == nil || rep.Boot != "" {
 		t.Errorf("installed system: %v", rep)
 	}
-	if rep := c.answer(ctx, request(t, testMAC, "35 01 03 36 04 0A630002 32 04 0A630040")); rep != nil {
+	if rep := c.links[0].Answer(ctx, request(t, testMAC, "35 01 03 36 04 0A630002 32 04 0A630040")); rep != nil {
 		t.Errorf("request to another server: %v", rep)
 	}
 	b.err = errors.New("no database")
-	if rep := c.answer(ctx, request(t, testMAC, discover)); rep != nil {
+	if rep := c.links[0].Answer(ctx, request(t, testMAC, discover)); rep != nil {
 		t.Errorf("failing Booter: %v", rep)
 	}
 	b.err, b.leases[testMAC] = nil, Lease{Addr: netip.MustParsePrefix("10.99.0.64/24"), Hostname: strings.Repeat("x", 64)}
-	if rep := c.answer(ctx, request(t, testMAC, discover)); rep != nil {
+	if rep := c.links[0].Answer(ctx, request(t, testMAC, discover)); rep != nil {
 		t.Errorf("host name that is too long: %v", rep)
 	}
 	seen.expect(t, "dhcp DISCOVER system OFFER 10.99.0.64", "silent: it chose the server 10.99.0.2", "look-up failed", "host name is 64 bytes")
@@ -131,7 +131,7 @@ func TestFacts(t *testing.T) {
 	b.leases[testMAC] = Lease{Addr: netip.MustParsePrefix("10.15.64.20/24")}
 	raw := request(t, testMAC, discover, "3C 20 505845436C69656E743A417263683A30303030373A554E44493A303033303030", "5D 02 00 07",
 		"61 11 00 33221100554477668899AABBCCDDEEFF", "4D 04 69505845", "52 13 0105 7377312F37 0204 00FF0102 0504 0A0F4002")
-	if c.answer(context.Background(), raw) == nil { // no giaddr: option 82 is the client's own word
+	if c.links[0].Answer(context.Background(), raw) == nil { // no giaddr: option 82 is the client's own word
 		t.Fatal("no answer")
 	}
 	x := seen.all[0]
@@ -143,11 +143,11 @@ func TestFacts(t *testing.T) {
 	if x.Outcome != Answered || x.File != "http://10.99.0.1/boot/ipxe/"+testMAC+".ipxe" || x.Why != "" || x.At.IsZero() || x.Took <= 0 {
 		t.Errorf("%+v", x)
 	}
-	c.answer(context.Background(), request(t, testMAC, "35 01 03 36 04 0A630002 32 04 0A630040"))
+	c.links[0].Answer(context.Background(), request(t, testMAC, "35 01 03 36 04 0A630002 32 04 0A630040"))
 	if x := seen.all[1]; x.Outcome != Silent || x.DHCP.Server.String() != "10.99.0.2" || x.DHCP.Answer != "" || x.Failed {
 		t.Errorf("%+v", x)
 	}
-	c.answer(context.Background(), request(t, testMAC, "35 01 03 32 04 C0A80009"))
+	c.links[0].Answer(context.Background(), request(t, testMAC, "35 01 03 32 04 C0A80009"))
 	if x := seen.all[2]; x.Outcome != Refused || x.DHCP.Answer != "NAK" || x.DHCP.Basis != NoAddress || x.DHCP.Arch != -1 || !x.Failed {
 		t.Errorf("%+v", x)
 	}
@@ -156,7 +156,7 @@ func TestFacts(t *testing.T) {
 // TestTransferred: the size probe of UEFI is not a failure; a transfer that broke off is, and says whose it was.
 func TestTransferred(t *testing.T) {
 	c, _, seen := talk(t)
-	c.answer(context.Background(), request(t, testMAC, accept, pxeBIOS))
+	c.links[0].Answer(context.Background(), request(t, testMAC, accept, pxeBIOS))
 	peer := netip.MustParseAddrPort("10.99.0.64:1538")
 	c.transferred(tftp.Transfer{Peer: peer, Name: "snponly.efi", Size: 9, Probe: true})
 	c.transferred(tftp.Transfer{Peer: peer, Name: "snponly.efi", Size: 9, Sent: 9})

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -88,6 +89,9 @@ func (c *conversation) route(w *httpboot.Steady, r *http.Request, from netip.Add
 		if name, err = tftp.Clean(name); err != nil {
 			return "", errNoPath
 		}
+		if path, ok := c.files[name]; ok {
+			return "", file(w, r)(os.Open(path))
+		}
 		return "", file(w, r)(os.OpenInRoot(c.LoaderDir, name))
 	case dir == "ipxe":
 		base, ok = strings.CutSuffix(base, ".ipxe")
@@ -104,25 +108,14 @@ func (c *conversation) route(w *httpboot.Steady, r *http.Request, from netip.Add
 
 // script answers what the machine boots now. A script holds no secret, but it is nobody else's business either.
 func (c *conversation) script(w *httpboot.Steady, r *http.Request, mac string, from netip.Addr) error {
-	lease, err := c.Booter.Lease(r.Context(), mac)
+	boot, err := c.boot(r.Context(), mac, from)
 	if err != nil {
-		return fmt.Errorf("look up lease: %w", err)
-	}
-	if lease.Addr.Addr() != from {
-		return fmt.Errorf("script of %s asked for from %s, its address is %s: %w", mac, from, lease.Addr.Addr(), ErrRefused)
-	}
-	boot, err := c.Booter.Boot(r.Context(), mac)
-	if err != nil {
-		return fmt.Errorf("look up boot: %w", err)
+		return err
 	}
 	text := ipxe.DiskScript()
 	if boot.Kind == BootAgent {
-		text, err = ipxe.Agent{
-			Kernel:  c.base + bootPrefix + "vmlinuz",
-			RAMDisk: c.base + bootPrefix + "ramdisk",
-			Archive: c.base + bootPrefix + "archive/" + mac,
-			Cmdline: boot.Cmdline,
-		}.Script()
+		base := c.base(c.local(r)) + bootPrefix
+		text, err = ipxe.Agent{Kernel: base + "vmlinuz", RAMDisk: base + "ramdisk", Archive: base + "archive/" + mac, Cmdline: boot.Cmdline}.Script()
 		if err != nil {
 			return fmt.Errorf("write script: %w", err)
 		}
@@ -139,12 +132,20 @@ func (c *conversation) archive(w http.ResponseWriter, r *http.Request, mac strin
 	if r.Method != http.MethodGet {
 		return errMethod
 	}
-	b, err := c.Booter.Archive(r.Context(), mac, from)
+	b, err := c.mint(r.Context(), mac, from)
 	if err != nil {
-		return fmt.Errorf("make archive: %w", err)
+		return err
 	}
 	httpboot.Bytes(w, r, "application/octet-stream", b)
 	return nil
+}
+
+// local returns the address of ours that a request came to.
+func (c *conversation) local(r *http.Request) netip.Addr {
+	if a, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok {
+		return a.AddrPort().Addr().Unmap().WithZone("")
+	}
+	return c.links[0].addr
 }
 
 // beside passes a request to the handler with the longest prefix.

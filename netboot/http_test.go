@@ -40,7 +40,7 @@ func serveHTTP(t testing.TB, change func(*Server)) *web {
 		},
 		boot: Boot{Kind: BootAgent, Cmdline: "console=ttyS0"}, archive: []byte("cpio"),
 	}}
-	s := &Server{Booter: w.booter, Addr: netip.MustParseAddr("127.0.0.1"), HTTPPort: 8080, Trace: w.seen.add}
+	s := &Server{Booter: w.booter, Interface: "lo", Addr: netip.MustParseAddr("127.0.0.1"), HTTPPort: 8080, Trace: w.seen.add}
 	files(t, s)
 	if change != nil {
 		change(s)
@@ -270,6 +270,8 @@ func TestScripts(t *testing.T) {
 func TestConfiguration(t *testing.T) {
 	for name, change := range map[string]func(*Server){
 		"no booter":     func(s *Server) { s.Booter = nil },
+		"no interface":  func(s *Server) { s.Interface = "" },
+		"no such mode":  func(s *Server) { s.Mode = "both" },
 		"IPv6":          func(s *Server) { s.Addr = netip.MustParseAddr("::1") },
 		"no address":    func(s *Server) { s.Addr = netip.Addr{} },
 		"no loaders":    func(s *Server) { s.LoaderDir = t.TempDir() },
@@ -279,7 +281,7 @@ func TestConfiguration(t *testing.T) {
 		"not a prefix":  func(s *Server) { s.Handlers = map[string]http.Handler{"/images": http.NotFoundHandler()} },
 		"folder kernel": func(s *Server) { s.KernelPath = t.TempDir() },
 	} {
-		s := &Server{Booter: &fakeBooter{}, Addr: netip.MustParseAddr("127.0.0.1")}
+		s := &Server{Booter: &fakeBooter{}, Interface: "lo", Addr: netip.MustParseAddr("127.0.0.1")}
 		files(t, s)
 		if _, err := newConversation(s); err != nil {
 			t.Fatalf("good configuration refused: %v", err)

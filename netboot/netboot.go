@@ -36,11 +36,13 @@ type Booter interface {
 
 // Lease is what DHCP tells a machine on the provisioning network.
 type Lease struct {
-	Addr     netip.Prefix  // the reserved address, with the length of the network
-	Router   netip.Addr    // default gateway; none when not valid
-	DNS      []netip.Addr  // may be empty
+	Addr     netip.Prefix  // the reserved address, with the length of the network; the Server's own word on that comes first
+	Router   netip.Addr    // default gateway; not valid: that of the subnet
+	DNS      []netip.Addr  // empty: those of the subnet
 	Hostname string        // may be empty
 	For      time.Duration // zero means one hour
+
+	SecureBoot bool // its UEFI firmware gets the signed chain: shim, GRUB
 }
 
 // BootKind says what a machine boots.
@@ -98,6 +100,7 @@ type Outcome string
 const (
 	Answered Outcome = "answered" // it got all of it
 	Probed   Outcome = "probed"   // TFTP: it wanted to know the size only, as UEFI firmware does before each transfer; HTTP: a HEAD
+	Absent   Outcome = "absent"   // TFTP: a file that loaders look for and can do without
 	Silent   Outcome = "silent"   // DHCP: there must be no answer, Why says why
 	Refused  Outcome = "refused"  // it may not have it, or there is no such thing; DHCP: a NAK
 	Broken   Outcome = "broken"   // the transfer began and did not end: Bytes arrived

@@ -1,6 +1,7 @@
 package netboot
 
 import (
+	"net/netip"
 	"sync"
 	"time"
 )
@@ -83,4 +84,40 @@ func (l *loops) clear(mac string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.seen, mac)
+}
+
+const (
+	nosyTimes = 20 // refusals
+	nosyTime  = time.Minute
+	nosyMax   = 4096 // addresses remembered
+)
+
+// nosy finds who asks for what is not his, again and again. Its zero value is ready.
+type nosy struct {
+	mu   sync.Mutex
+	seen map[netip.Addr]loop
+}
+
+// refused notes a refusal, and reports whether that makes it too many.
+func (n *nosy) refused(a netip.Addr, now time.Time) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.seen == nil || len(n.seen) >= nosyMax {
+		n.seen = map[netip.Addr]loop{}
+	}
+	l := n.seen[a]
+	if now.Sub(l.since) >= nosyTime {
+		l = loop{since: now}
+	}
+	l.times++
+	n.seen[a] = l
+	return l.times == nosyTimes
+}
+
+// shut reports whether an address gets no more answers for now.
+func (n *nosy) shut(a netip.Addr, now time.Time) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	l := n.seen[a]
+	return l.times >= nosyTimes && now.Sub(l.since) < nosyTime
 }

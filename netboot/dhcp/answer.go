@@ -1,6 +1,7 @@
 package dhcp
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -23,7 +24,9 @@ type Terms struct {
 
 	Script     string // URL of the iPXE script
 	LoaderBase string // URL of the folder with the loaders, ending in a slash; TFTP clients get the bare name
+	Loader     string // name of the loader; empty means the usual one of the platform
 	Looping    bool   // the machine took the loader again and again and never became iPXE: give it the script
+	NoBoot     bool   // an address and nothing to boot
 }
 
 // maxFile is the longest name that fits into the `file` field with its terminating zero.
@@ -38,9 +41,9 @@ func (t Terms) Validate() error {
 	if len(t.Script) > maxFile {
 		return fmt.Errorf("script URL is %d bytes long; firmware takes %d: %s", len(t.Script), maxFile, t.Script)
 	}
-	const longest = "snponly-arm64.efi"
-	if n := len(t.LoaderBase) + len(longest); n > maxFile {
-		return fmt.Errorf("loader URL is %d bytes long; firmware takes %d: %s", n, maxFile, t.LoaderBase+longest)
+	loader := cmp.Or(t.Loader, PlatformARM64.Loader()) // the longest of the usual names
+	if n := len(t.LoaderBase) + len(loader); n > maxFile {
+		return fmt.Errorf("loader URL is %d bytes long; firmware takes %d: %s", n, maxFile, t.LoaderBase+loader)
 	}
 	if len(t.Hostname) > 63 {
 		return fmt.Errorf("host name is %d bytes long; a label takes 63: %s", len(t.Hostname), t.Hostname)
@@ -83,7 +86,7 @@ func (r *Request) confirm(t Terms) (*Reply, error) {
 	asked := addr(r.pkt.RequestedIPAddress())
 	held := addr(r.pkt.ClientIPAddr)
 	if server.IsValid() { // selecting
-		if server != t.Server {
+		if !r.Chose(t) {
 			return nil, Silence(fmt.Sprintf("it chose the server %s", server))
 		}
 		if !asked.IsValid() { // option 50 left out: it means what we offered
@@ -93,7 +96,7 @@ func (r *Request) confirm(t Terms) (*Reply, error) {
 		asked = held
 	} // else it comes back after a reboot
 	if asked != t.Addr.Addr() {
-		return r.refuse(t), nil
+		return r.Refuse(t), nil
 	}
 	return r.grant(t, dhcpv4.MessageTypeAck), nil
 }
@@ -127,18 +130,22 @@ func (r *Request) reply(t Terms, typ dhcpv4.MessageType) *Reply {
 		Options:       dhcpv4.Options{},
 	}
 	p.UpdateOption(dhcpv4.OptMessageType(typ))
-	p.UpdateOption(dhcpv4.OptServerIdentifier(t.Server.AsSlice()))
+	server := t.Server
+	if o := r.override(); o.IsValid() {
+		server = o
+	}
+	p.UpdateOption(dhcpv4.OptServerIdentifier(server.AsSlice()))
 	// Option 82 byte for byte, which the encoder puts last; 61 by RFC 6842.
 	for _, o := range []dhcpv4.OptionCode{optClientID, optAgentInfo} {
 		if v := r.pkt.Options.Get(o); v != nil {
 			p.Options[o.Code()] = v
 		}
 	}
-	return &Reply{Type: typ, pkt: p}
+	return &Reply{Type: typ, From: t.Server, pkt: p}
 }
 
-// refuse builds a NAK: no address, no lease, no boot, to everybody, since the client has no address that counts.
-func (r *Request) refuse(t Terms) *Reply {
+// Refuse builds a NAK: no address, no lease, no boot, to everybody, since the client has no address that counts.
+func (r *Request) Refuse(t Terms) *Reply {
 	rep := r.reply(t, dhcpv4.MessageTypeNak)
 	if gi, ok := r.Relayed(); ok {
 		rep.pkt.SetBroadcast()
@@ -181,10 +188,21 @@ func (r *Request) grant(t Terms, typ dhcpv4.MessageType) *Reply {
 	return rep
 }
 
+// override returns the address by which a relay wants us to be known (RFC 5107), so that renewals pass through it too.
+func (r *Request) override() netip.Addr {
+	if _, relayed := r.Relayed(); !relayed {
+		return netip.Addr{}
+	}
+	if v := r.agentInfo(11); len(v) == 4 {
+		return addr(v)
+	}
+	return netip.Addr{}
+}
+
 // boot adds what a client that boots from the network needs.
 func (r *Request) boot(t Terms, rep *Reply) {
-	p, loader := rep.pkt, r.Arch.Loader()
-	if r.Stage == System {
+	p, loader := rep.pkt, cmp.Or(t.Loader, r.Arch.Platform().Loader())
+	if r.Stage == System || t.NoBoot {
 		return
 	}
 	if v := r.pkt.Options.Get(optMachineUUID); v != nil {
@@ -196,7 +214,7 @@ func (r *Request) boot(t Terms, rep *Reply) {
 	switch {
 	case r.Stage == IPXE || t.Looping:
 		p.BootFileName = t.Script
-	case loader == "":
+	case loader == "" || r.Arch.Platform() == NoPlatform:
 		return
 	case r.Stage == HTTPBoot:
 		p.BootFileName = t.LoaderBase + loader

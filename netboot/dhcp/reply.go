@@ -12,6 +12,7 @@ import (
 const (
 	serverPort = 67
 	clientPort = 68
+	bootPort   = 4011 // of a boot server (PXE 2.1, section 2.2.5)
 )
 
 var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
@@ -31,7 +32,8 @@ func (h How) String() string { return [...]string{"routed", "broadcast", "framed
 // Reply is an answer and where it goes.
 type Reply struct {
 	Type dhcpv4.MessageType
-	Boot string // what `file` names; empty when the client is not told to boot
+	Boot string     // what `file` names; empty when the client is not told to boot
+	From netip.Addr // our address on the client's network
 	To   netip.AddrPort
 	How  How
 

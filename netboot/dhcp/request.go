@@ -54,17 +54,44 @@ const (
 	ARM64HTTP Arch = 19
 )
 
-// Loader returns the name of the loader for an architecture, or "" when there is none. Debian's package ipxe brings
-// those for BIOS and x64; the others are served when somebody puts them into the loader folder.
-func (a Arch) Loader() string {
+// Platform is what an architecture needs of a loader: those of one platform take the same file.
+type Platform string
+
+// Platforms.
+const (
+	NoPlatform    Platform = ""
+	PlatformBIOS  Platform = "bios"
+	PlatformIA32  Platform = "ia32"  // UEFI of 32 bits
+	PlatformX64   Platform = "x64"   // UEFI
+	PlatformARM64 Platform = "arm64" // UEFI
+)
+
+// Platform returns the platform of an architecture.
+func (a Arch) Platform() Platform {
 	switch a {
 	case BIOS:
-		return "undionly.kpxe"
+		return PlatformBIOS
 	case X64, EBC, X64HTTP:
-		return "snponly.efi"
+		return PlatformX64
 	case IA32, IA32HTTP:
-		return "snponly-ia32.efi"
+		return PlatformIA32
 	case ARM64, ARM64HTTP:
+		return PlatformARM64
+	}
+	return NoPlatform
+}
+
+// Loader returns the usual name of a platform's loader. Debian's package ipxe brings those for BIOS and x64; the others
+// are served when somebody puts them into the loader folder.
+func (p Platform) Loader() string {
+	switch p {
+	case PlatformBIOS:
+		return "undionly.kpxe"
+	case PlatformX64:
+		return "snponly.efi"
+	case PlatformIA32:
+		return "snponly-ia32.efi"
+	case PlatformARM64:
 		return "snponly-arm64.efi"
 	}
 	return ""
@@ -89,6 +116,9 @@ type Request struct {
 	MAC   string // chaddr, lower case with colons: the only thing that is the same in every stage of a boot
 	Stage Stage
 	Arch  Arch // meaningless for System
+
+	BootServer bool           // it came to port 4011: a client that has an address asks a boot server for its file
+	Peer       netip.AddrPort // where it came from; not valid when unknown
 
 	pkt *dhcpv4.DHCPv4
 }
@@ -168,7 +198,7 @@ func archOf(v []byte, class string) (Arch, bool) {
 	if len(v) >= 2 {
 		first := Arch(binary.BigEndian.Uint16(v))
 		for ; len(v) >= 2; v = v[2:] {
-			if a := Arch(binary.BigEndian.Uint16(v)); a.Loader() != "" {
+			if a := Arch(binary.BigEndian.Uint16(v)); a.Platform() != NoPlatform {
 				return a, true
 			}
 		}
@@ -258,6 +288,37 @@ func (r *Request) Facts() Facts {
 	}
 	return f
 }
+
+// Said reports whether the request says which architecture it is of. Requests to port 4011 need not.
+func (r *Request) Said() bool {
+	_, said := archOf(r.pkt.Options.Get(optArch), string(r.pkt.Options.Get(optVendorClass)))
+	return said
+}
+
+// Broadcasts reports whether the client asks for a broadcast answer.
+func (r *Request) Broadcasts() bool { return r.pkt.IsBroadcast() }
+
+// Chosen returns the address that a REQUEST asks for and the server that it chose; not valid where it says neither, and
+// where the relay's name for us stands in place of the server.
+func (r *Request) Chosen() (asked, server netip.Addr) {
+	asked = addr(r.pkt.RequestedIPAddress())
+	if !asked.IsValid() {
+		asked = addr(r.pkt.ClientIPAddr)
+	}
+	if server = addr(r.pkt.ServerIdentifier()); server == r.override() {
+		return asked, netip.Addr{}
+	}
+	return asked, server
+}
+
+// Chose reports whether the server that a REQUEST chose is the one of these terms, by the name that its relay gave it.
+func (r *Request) Chose(t Terms) bool {
+	server := addr(r.pkt.ServerIdentifier())
+	return server.IsValid() && (server == t.Server || server == r.override())
+}
+
+// Holds returns the address that the client has already (ciaddr); not valid when it has none.
+func (r *Request) Holds() netip.Addr { return addr(r.pkt.ClientIPAddr) }
 
 // agentInfo returns a sub-option of option 82, nil when it is not there or cut short.
 func (r *Request) agentInfo(code byte) []byte {

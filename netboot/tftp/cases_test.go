@@ -2,6 +2,7 @@ package tftp
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -54,7 +55,9 @@ func TestBrokenOff(t *testing.T) {
 
 // TestB03NoOptions: a client without options gets 512-byte blocks at once; modes are case-insensitive; mail is refused.
 func TestB03NoOptions(t *testing.T) {
-	f := serve(t, &Server{Open: func(string) ([]byte, error) { return bytes.Repeat([]byte("a"), 1400), nil }})
+	f := serve(t, &Server{Open: func(context.Context, string, netip.AddrPort) (File, error) {
+		return Bytes(bytes.Repeat([]byte("a"), 1400)), nil
+	}})
 	for _, mode := range []string{"octet", "OCTET", "netascii", "NetASCII"} {
 		c := f.client(t)
 		c.ask("f", mode)
@@ -72,7 +75,7 @@ func TestB03NoOptions(t *testing.T) {
 }
 
 func TestNetASCII(t *testing.T) {
-	if got := toNetASCII([]byte("a\nb\r\n\r")); string(got) != "a\r\nb\r\x00\r\n\r\x00" {
+	if got := asText(t, "a\nb\r\n\r"); got != "a\r\nb\r\x00\r\n\r\x00" {
 		t.Errorf("got %q", got)
 	}
 }
@@ -270,7 +273,7 @@ func TestB11Unreachable(t *testing.T) {
 // TestManyBlocks: block numbers wrap at 65536 and the transfer goes on.
 func TestManyBlocks(t *testing.T) {
 	data := pattern(8*140000 + 3)
-	tb := newTable(&Server{Open: func(string) ([]byte, error) { return data, nil }})
+	tb := newTable(&Server{Open: func(context.Context, string, netip.AddrPort) (File, error) { return Bytes(data), nil }})
 	peer, now := netip.MustParseAddrPort("127.0.0.1:2000"), time.Unix(0, 0)
 	var wire recorder
 	tb.receive(&wire, peer, []byte("\x00\x01f\x00octet\x00blksize\x008\x00windowsize\x004\x00"), now)

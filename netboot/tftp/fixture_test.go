@@ -3,6 +3,7 @@ package tftp
 import (
 	"context"
 	"encoding/binary"
+	"io"
 	"io/fs"
 	"net"
 	"net/netip"
@@ -37,12 +38,12 @@ func serve(t testing.TB, s *Server) *fixture {
 	t.Helper()
 	f := &fixture{news: make(chan struct{}, 100)}
 	if s.Open == nil {
-		s.Open = func(name string) ([]byte, error) {
+		s.Open = func(_ context.Context, name string, _ netip.AddrPort) (File, error) {
 			n, err := strconv.Atoi(name)
 			if err != nil {
 				return nil, fs.ErrNotExist
 			}
-			return pattern(n), nil
+			return Bytes(pattern(n)), nil
 		}
 	}
 	s.Done = func(tr Transfer) {
@@ -165,4 +166,22 @@ func (c client) wantOACK(want string) {
 	if b := c.recv(); b[1] != opOAck || string(b[2:]) != want {
 		c.t.Fatalf("got %q, want OACK %q", b, want)
 	}
+}
+
+// inDir is what a Server opens of a folder.
+func inDir(folder string) func(context.Context, string, netip.AddrPort) (File, error) {
+	return func(_ context.Context, name string, _ netip.AddrPort) (File, error) { return Dir(folder)(name) }
+}
+
+func asText(t testing.TB, s string) string {
+	t.Helper()
+	f, err := toNetASCII(Bytes([]byte(s)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(io.NewSectionReader(f, 0, f.Size()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
 }

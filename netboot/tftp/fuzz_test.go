@@ -1,6 +1,7 @@
 package tftp
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"net/netip"
@@ -18,11 +19,11 @@ func FuzzServer(f *testing.F) {
 	f.Add([]byte("\x00\x02x\x00octet\x00"), []byte("\x00\x01\xff\x00mail\x00"), []byte("\x00\x01a\x00netascii\x00blksize\x008\x00"))
 	peer := netip.MustParseAddrPort("127.0.0.1:2000")
 	f.Fuzz(func(t *testing.T, a, b, c []byte) {
-		tb := newTable(&Server{Open: func(name string) ([]byte, error) {
+		tb := newTable(&Server{Open: func(_ context.Context, name string, _ netip.AddrPort) (File, error) {
 			if _, err := Clean(name); err != nil {
 				return nil, err
 			}
-			return pattern(len(name) * 100), nil
+			return Bytes(pattern(len(name) * 100)), nil
 		}})
 		now := time.Unix(0, 0)
 		for _, p := range [][]byte{a, b, c} {

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"strconv"
 	"strings"
 )
@@ -108,8 +110,16 @@ func option(b []byte, key string, value int) []byte {
 	return append(strconv.AppendInt(b, int64(value), 10), 0)
 }
 
-// toNetASCII ends lines as Telnet does (RFC 764).
-func toNetASCII(b []byte) []byte {
+// toNetASCII returns a file whose lines end as Telnet's do (RFC 764).
+func toNetASCII(f File) (File, error) {
+	defer f.Close()
+	if f.Size() > maxText {
+		return nil, fmt.Errorf("too large to be sent as text: %w", fs.ErrPermission)
+	}
+	b, err := io.ReadAll(io.NewSectionReader(f, 0, f.Size()))
+	if err != nil {
+		return nil, fmt.Errorf("read file: %w", err)
+	}
 	out := make([]byte, 0, len(b)+len(b)/16)
 	for _, c := range b {
 		switch c {
@@ -121,5 +131,8 @@ func toNetASCII(b []byte) []byte {
 			out = append(out, c)
 		}
 	}
-	return out
+	return Bytes(out), nil
 }
+
+// maxText bounds what is read into memory; nothing that boots is sent as text.
+const maxText = 4 << 20

@@ -87,7 +87,7 @@ func TestK01Traversal(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f := serve(t, &Server{Open: Dir(root)})
+	f := serve(t, &Server{Open: inDir(root)})
 	for _, name := range []string{
 		"../../etc/passwd", `..\..\etc\passwd`, "/etc/passwd", "x/../../y", "../data-private/f", "l/etc/passwd", "....//",
 		"sub/y", "sub", "l", "up", "abs", ".", "..", "/", "//", "/..", "C:\\x", "\xff", "..\xff", "//undionly.kpxe", "a\nb",

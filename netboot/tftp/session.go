@@ -15,7 +15,8 @@ type session struct {
 	began   time.Time
 	asked   []byte // the request as it came, to know a repeat
 	name    string
-	data    []byte
+	file    File // nil until it is opened
+	size    int
 	oack    []byte // nil when the client sent no option: it gets block 1 at once
 	block   int    // bytes
 	window  int    // blocks
@@ -25,6 +26,8 @@ type session struct {
 	acked   int  // blocks that the client has
 	sent    int  // blocks sent at least once
 	packets int  // data packets sent
+
+	failed error // the file could not be read to its end
 
 	due      time.Time // when to repeat
 	tries    int       // of what is in flight
@@ -37,7 +40,7 @@ var errGone = errors.New("client stopped answering")
 // errBrokeOff ends a transfer by the client's wish.
 var errBrokeOff = errors.New("client broke off")
 
-func (s *session) last() int { return len(s.data)/s.block + 1 } // the last block is shorter than the others, maybe empty
+func (s *session) last() int { return s.size/s.block + 1 } // the last block is shorter than the others, maybe empty
 
 // flight returns the packets that should be on the way now.
 func (s *session) flight() [][]byte {
@@ -46,20 +49,27 @@ func (s *session) flight() [][]byte {
 	}
 	var out [][]byte
 	for n := s.acked + 1; n <= min(s.acked+s.window, s.last()); n++ {
-		out = append(out, s.dataPacket(n))
+		p := s.dataPacket(n)
+		if s.failed != nil { // the client must not take what is left for the whole file
+			return append(out, errorPacket(codeOther, "cannot read the file"))
+		}
+		out = append(out, p)
 	}
 	return out
 }
 
 func (s *session) dataPacket(n int) []byte {
 	from := (n - 1) * s.block
-	to := min(from+s.block, len(s.data))
-	b := make([]byte, 4, 4+to-from)
+	to := min(from+s.block, s.size)
+	b := make([]byte, 4+to-from)
 	binary.BigEndian.PutUint16(b, opData)
 	binary.BigEndian.PutUint16(b[2:], uint16(n))
+	if got, err := s.file.ReadAt(b[4:], int64(from)); got < to-from {
+		s.failed = fmt.Errorf("read file at %d: %w", from+got, err)
+	}
 	s.sent = max(s.sent, n)
 	s.packets++
-	return append(b, s.data[from:to]...)
+	return b
 }
 
 // again arms the timer and returns what is in flight; the wait doubles with each repeat.
@@ -134,8 +144,8 @@ func (s *session) probe(err error) bool { return s.acked == 0 && errors.Is(err, 
 
 func (s *session) transfer(err error, now time.Time) Transfer {
 	t := Transfer{
-		Peer: s.peer, Name: s.name, Size: len(s.data), Blocks: s.packets,
-		Sent: int64(min(s.acked*s.block, len(s.data))), Began: s.began, Took: now.Sub(s.began),
+		Peer: s.peer, Name: s.name, Size: s.size, Blocks: s.packets,
+		Sent: int64(min(s.acked*s.block, s.size)), Began: s.began, Took: now.Sub(s.began),
 	}
 	if t.Probe = s.probe(err); !t.Probe {
 		t.Err = err

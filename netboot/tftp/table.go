@@ -3,6 +3,7 @@ package tftp
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/binary"
 	"errors"
 	"io/fs"
@@ -17,6 +18,9 @@ type table struct {
 	log      *slog.Logger
 	sessions map[netip.AddrPort]*session
 	hosts    map[netip.Addr]int // sessions by address
+
+	// start opens a file elsewhere and has the function that it returns called here. Without one it is done at once.
+	start func(open func(context.Context) func())
 }
 
 func newTable(s *Server) *table {
@@ -34,13 +38,16 @@ func (t *table) receive(c conn, peer netip.AddrPort, b []byte, now time.Time) {
 	}
 	op := binary.BigEndian.Uint16(b)
 	s := t.sessions[peer]
+	if s != nil && s.file == nil {
+		return // its file is being opened: whatever it says, it can say again
+	}
 	if s != nil && op == opRead && !bytes.Equal(b, s.asked) {
 		t.end(s, errBrokeOff, now) // the client uses its port for something new
 		s = nil
 	}
 	if s != nil {
 		out, done, err := s.packet(b, now)
-		t.send(c, peer, out)
+		t.advance(c, s, out, now)
 		if done {
 			t.end(s, err, now)
 		}
@@ -68,7 +75,35 @@ func (t *table) open(c conn, peer netip.AddrPort, b []byte, now time.Time) {
 		t.refuse(c, peer, codeBusy, "too many transfers")
 		return
 	}
-	data, err := t.Open(req.name)
+	s := &session{peer: peer, name: req.name, asked: bytes.Clone(b), began: now, due: now.Add(time.Hour)}
+	t.sessions[peer] = s
+	t.hosts[peer.Addr()]++
+	open := func(ctx context.Context) func() {
+		f, err := t.Open(ctx, req.name, peer)
+		if err == nil && req.text {
+			f, err = toNetASCII(f)
+		}
+		return func() { t.ready(c, s, req, f, err) }
+	}
+	if t.start == nil {
+		open(context.Background())()
+		return
+	}
+	t.start(open)
+}
+
+// ready begins the transfer of a file that was opened.
+func (t *table) ready(c conn, s *session, req request, f File, err error) {
+	now := time.Now()
+	if t.start == nil {
+		now = s.began
+	}
+	if t.sessions[s.peer] != s { // the client went away meanwhile
+		if err == nil {
+			f.Close()
+		}
+		return
+	}
 	if err != nil {
 		code, text := uint16(codeOther), "cannot read the file"
 		switch {
@@ -77,24 +112,37 @@ func (t *table) open(c conn, peer netip.AddrPort, b []byte, now time.Time) {
 		case errors.Is(err, fs.ErrPermission):
 			code, text = codeForbidden, "access violation"
 		}
-		t.refuse(c, peer, code, text)
-		t.done(Transfer{Peer: peer, Name: req.name, Err: err, Began: now})
+		t.refuse(c, s.peer, code, text)
+		t.end(s, err, now)
 		return
 	}
-	s := t.session(peer, req, data)
-	s.asked, s.began = bytes.Clone(b), now
-	t.sessions[peer] = s
-	t.hosts[peer.Addr()]++
-	t.send(c, peer, s.fresh(now))
+	t.settle(s, req, f)
+	t.advance(c, s, s.fresh(now), now)
 }
 
-// session settles the options of a transfer. The OACK names only what was asked for and is granted (RFC 2347); a
-// client without options gets blocks of 512 bytes at once.
-func (t *table) session(peer netip.AddrPort, req request, data []byte) *session {
-	if req.text {
-		data = toNetASCII(data)
+// advance sends the next packets of a transfer. One whose file cannot be read ends.
+func (t *table) advance(c conn, s *session, packets [][]byte, now time.Time) {
+	t.send(c, s.peer, packets)
+	if s.failed != nil {
+		t.end(s, s.failed, now)
 	}
-	s := &session{peer: peer, name: req.name, data: data, block: 512, window: 1, timeout: cmp.Or(t.Timeout, time.Second)}
+}
+
+// close ends all transfers without a word: the server stops.
+func (t *table) close() {
+	for _, s := range t.sessions {
+		if s.file != nil {
+			s.file.Close()
+		}
+	}
+	clear(t.sessions)
+}
+
+// settle sets the options of a transfer. The OACK names only what was asked for and is granted (RFC 2347); a client
+// without options gets blocks of 512 bytes at once.
+func (t *table) settle(s *session, req request, f File) {
+	s.file, s.size = f, int(f.Size())
+	s.block, s.window, s.timeout = 512, 1, cmp.Or(t.Timeout, time.Second)
 	oack := binary.BigEndian.AppendUint16(nil, opOAck)
 	bare := len(oack)
 	if req.block != 0 {
@@ -102,7 +150,7 @@ func (t *table) session(peer netip.AddrPort, req request, data []byte) *session 
 		oack = option(oack, "blksize", s.block)
 	}
 	if req.size {
-		oack = option(oack, "tsize", len(data))
+		oack = option(oack, "tsize", s.size)
 	}
 	if req.timeout != 0 {
 		s.timeout = time.Duration(req.timeout) * time.Second
@@ -117,35 +165,40 @@ func (t *table) session(peer netip.AddrPort, req request, data []byte) *session 
 	} else {
 		s.opened = true
 	}
-	return s
 }
 
 // expire repeats what was not acknowledged in time, and gives up on who does not answer.
 func (t *table) expire(c conn, now time.Time) {
-	for peer, s := range t.sessions {
+	for _, s := range t.sessions {
 		switch {
 		case now.Before(s.due):
 		case s.tries >= cmp.Or(t.Tries, 6):
 			t.end(s, errGone, now)
 		default:
-			t.send(c, peer, s.again(now))
+			t.advance(c, s, s.again(now), now)
 		}
 	}
 }
 
-// nextDue is when expire has something to do.
-func (t *table) nextDue(now time.Time) time.Time {
-	due := now.Add(time.Minute)
-	for _, s := range t.sessions {
-		if s.due.Before(due) {
-			due = s.due
-		}
+// scanEvery is how often all transfers are looked through for what is due. Not for each packet: there may be many.
+const scanEvery = 20 * time.Millisecond
+
+// nextDue is when to look through them again.
+func (t *table) nextDue(now, scanned time.Time) time.Time {
+	if len(t.sessions) == 0 {
+		return now.Add(time.Minute)
 	}
-	return due
+	return scanned.Add(scanEvery)
 }
 
 func (t *table) end(s *session, err error, now time.Time) {
+	if t.sessions[s.peer] != s {
+		return
+	}
 	delete(t.sessions, s.peer)
+	if s.file != nil {
+		s.file.Close()
+	}
 	if t.hosts[s.peer.Addr()]--; t.hosts[s.peer.Addr()] <= 0 {
 		delete(t.hosts, s.peer.Addr())
 	}

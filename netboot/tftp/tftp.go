@@ -8,14 +8,15 @@
 package tftp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"time"
 )
 
@@ -35,8 +36,9 @@ type Transfer struct {
 
 // Server serves files. Its zero value but for Open is ready to use.
 type Server struct {
-	// Open returns the content of a file. fs.ErrNotExist and fs.ErrPermission become the errors 1 and 2.
-	Open func(name string) ([]byte, error)
+	// Open returns a file for a client; the Server closes it. fs.ErrNotExist and fs.ErrPermission become the errors 1
+	// and 2. It may take its time: others are served meanwhile.
+	Open func(ctx context.Context, name string, peer netip.AddrPort) (File, error)
 
 	Log  *slog.Logger   // nil means silence
 	Done func(Transfer) // called at the end of each transfer, from the goroutine of Serve; nil means none
@@ -47,11 +49,12 @@ type Server struct {
 	Tries       int           // of the same packet; zero means 6
 	MaxSessions int           // zero means 1024
 	MaxPerHost  int           // sessions of one address; zero means 8
+	OpenTime    time.Duration // that Open may take; zero means five seconds
 }
 
-// Listen opens port 69 on addr. It needs CAP_NET_BIND_SERVICE.
+// Listen opens port 69 on addr, IPv4 or IPv6. It needs CAP_NET_BIND_SERVICE.
 func Listen(addr netip.Addr) (*net.UDPConn, error) {
-	conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 69)))
+	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 69)))
 	if err != nil {
 		return nil, fmt.Errorf("listen for TFTP: %w", err)
 	}
@@ -71,13 +74,40 @@ type conn interface {
 // Serve answers until ctx is cancelled, then returns nil. It does not close c. Nothing that arrives ends it.
 func (s *Server) Serve(ctx context.Context, c conn) error {
 	t := newTable(s)
+	openers, stopOpeners := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	found := make(chan func(), cmp.Or(s.MaxSessions, 1024)) // one for each session that is being opened at most
+	t.start = func(open func(context.Context) func()) {
+		running.Go(func() {
+			ctx, cancel := context.WithTimeout(openers, cmp.Or(s.OpenTime, 5*time.Second))
+			defer cancel()
+			found <- open(ctx)
+			c.SetReadDeadline(time.Now())
+		})
+	}
+	defer func() {
+		stopOpeners()
+		running.Wait()
+		for len(found) > 0 {
+			(<-found)()
+		}
+		t.close()
+	}()
 	stop := context.AfterFunc(ctx, func() { c.SetReadDeadline(time.Now()) })
 	defer stop()
+	var scanned time.Time
 	buf := make([]byte, 2048) // a request may be longer than the 512 bytes of the old days
 	for {
-		c.SetReadDeadline(t.nextDue(time.Now()))
-		if ctx.Err() != nil { // after the deadline, which the cancellation may have set before us
+		for len(found) > 0 {
+			(<-found)()
+		}
+		c.SetReadDeadline(t.nextDue(time.Now(), scanned))
+		// After the deadline, which the cancellation and the openers may have set before us.
+		if ctx.Err() != nil {
 			return nil
+		}
+		if len(found) > 0 {
+			continue
 		}
 		n, peer, err := c.ReadFromUDPAddrPort(buf)
 		switch {
@@ -92,65 +122,9 @@ func (s *Server) Serve(ctx context.Context, c conn) error {
 			peer = netip.AddrPortFrom(peer.Addr().Unmap(), peer.Port())
 			t.receive(c, peer, buf[:n], time.Now())
 		}
-		t.expire(c, time.Now())
-	}
-}
-
-// Dir returns an Open that serves the regular files directly in a folder and nothing else. A path of any kind is
-// refused, on both kinds of slash, and links that lead out of the folder are not followed. Some ROMs put a slash
-// before the name, and some add the 0xff that ends the DHCP options after it: both are taken off.
-func Dir(folder string) func(name string) ([]byte, error) {
-	return func(name string) ([]byte, error) {
-		name, err := Clean(name)
-		if err != nil {
-			return nil, err
-		}
-		root, err := os.OpenRoot(folder)
-		if err != nil {
-			return nil, fmt.Errorf("open loader folder: %w", err)
-		}
-		defer root.Close()
-		// A named pipe in the folder must not hang the server: look before opening.
-		st, err := root.Stat(name)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("%s: %v: %w", name, err, fs.ErrPermission)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("open loader: %w", err)
-		}
-		if !st.Mode().IsRegular() {
-			return nil, fmt.Errorf("%s is not a file: %w", name, fs.ErrPermission)
-		}
-		if st.Size() > maxFile {
-			return nil, fmt.Errorf("%s is too large for TFTP: %w", name, fs.ErrPermission)
-		}
-		data, err := root.ReadFile(name)
-		if err != nil {
-			return nil, fmt.Errorf("read loader: %w", err)
-		}
-		return data, nil
-	}
-}
-
-// maxFile bounds what is read into memory; loaders have at most a few megabytes.
-const maxFile = 64 << 20
-
-// Clean returns the bare file name that a request means, or an error that is fs.ErrPermission when it is a path.
-func Clean(name string) (string, error) {
-	asked := name
-	if n := len(name); n > 1 && name[n-1] == 0xff {
-		name = name[:n-1]
-	}
-	if len(name) > 1 && name[0] == '/' {
-		name = name[1:]
-	}
-	if name == "" || name == "." || name == ".." {
-		return "", fmt.Errorf("%q is not a file name: %w", asked, fs.ErrPermission)
-	}
-	for i := range len(name) {
-		if c := name[i]; c == '/' || c == '\\' || c < ' ' || c > '~' {
-			return "", fmt.Errorf("%q is not a file name: %w", asked, fs.ErrPermission)
+		if now := time.Now(); now.Sub(scanned) >= scanEvery {
+			scanned = now
+			t.expire(c, now)
 		}
 	}
-	return name, nil
 }
