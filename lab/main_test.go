@@ -25,6 +25,8 @@ func TestMain(m *testing.M) {
 	defer stop()
 	err := error(nil)
 	switch text := os.Getenv(daemonEnv); {
+	case os.Getenv(loadEnv) != "":
+		err = runLoad(ctx, os.Getenv(loadEnv))
 	case len(os.Args) == 4 && os.Args[1] == "serve":
 		err = fakeServe(ctx, os.Args[3])
 	case text != "":
