@@ -15,7 +15,7 @@ E2E_TIMEOUT  ?= 40m
 # The tests that boot QEMU machines; `make test` runs all the others.
 E2E := ^(TestWholeLife|TestBadLuck|TestBMCs|TestNextBootFromDisk|TestGuestPowersOff|TestCards|TestQEMU.*)$$
 
-.PHONY: help deps build test lint vuln check e2e demo kernel lab-image mocknvml ramdisk bench bench-install fuzz clean
+.PHONY: help deps build test lint vuln check e2e demo kernel lab-image mocknvml ramdisk bench bench-install bench-netboot fuzz clean
 
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -71,6 +71,9 @@ bench: ## benchmarks, five times each, into build/bench.txt
 
 bench-install: build lab-image ramdisk ## time whole installs on QEMU machines
 	BAREYARD_QEMU=1 BAREYARD_BENCH=1 go test -run '^TestBenchInstall$$' -count=1 -v -timeout $(E2E_TIMEOUT) ./lab | grep -E '^(install|floor|ratio|FAIL|panic|  [a-z])'
+
+bench-netboot: deps ## DHCP, TFTP and HTTP beside dnsmasq, Kea, tftpd-hpa and nginx (root)
+	BAREYARD_BENCH=1 go test -run '^TestBenchNetboot$$' -count=1 -v -timeout $(E2E_TIMEOUT) ./lab | grep -E '^(ratio|storm|flood|FAIL|panic|---|    .*_test.go|  [a-z])'
 
 fuzz: ## each fuzz target for FUZZTIME (20s)
 	@.ci/fuzz $(FUZZTIME)

@@ -14,23 +14,20 @@ import (
 
 // booter answers netboot's questions from the database and the engine.
 type booter struct {
-	engine *provisioner.Engine
-	db     *postgres.DB
-	prefix netip.Prefix
-	args   string
+	engine   *provisioner.Engine
+	db       *postgres.DB
+	reserved *reservations
+	prefix   netip.Prefix
+	args     string
 }
 
 // Lease implements netboot.Booter.
 func (b booter) Lease(ctx context.Context, mac string) (netboot.Lease, error) {
-	m, _, err := b.db.ByMAC(ctx, mac)
+	r, err := b.reserved.find(ctx, mac)
 	if err != nil {
-		return netboot.Lease{}, unknown(err)
+		return netboot.Lease{}, err
 	}
-	nic, ok := m.Hardware.NICByRole(machine.ProvisionNIC)
-	if !ok || nic.MAC != mac {
-		return netboot.Lease{}, netboot.ErrUnknown // its other ports have no business here
-	}
-	return netboot.Lease{Addr: netip.PrefixFrom(m.BootAddr, b.prefix.Bits()), Hostname: m.Name}, nil
+	return netboot.Lease{Addr: netip.PrefixFrom(r.Addr, b.prefix.Bits()), Hostname: r.Machine}, nil
 }
 
 // Boot implements netboot.Booter: the agent within the boot window of a job, the disk at any other time.

@@ -162,8 +162,10 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 	group.Go(func() error { return db.Work(ctx, node, workers, engine.Act) })
 	group.Go(func() error { return engine.Watch(ctx, 2*time.Second) })
 	if cfg.Boot.Interface != "" {
+		reserved := &reservations{db: db, log: log}
+		group.Go(func() error { return reserved.Run(ctx) })
 		boot := &netboot.Server{
-			Booter:    booter{engine: engine, db: db, prefix: cfg.Boot.Prefix, args: cfg.Boot.KernelArgs},
+			Booter:    booter{engine: engine, db: db, reserved: reserved, prefix: cfg.Boot.Prefix, args: cfg.Boot.KernelArgs},
 			Interface: cfg.Boot.Interface, Addr: cfg.Boot.Address, HTTPPort: cfg.Boot.HTTPPort, LoaderDir: cfg.Boot.LoaderDir,
 			KernelPath: cfg.Boot.Kernel, RAMDiskPath: cfg.Boot.RAMDisk,
 			Handlers: map[string]http.Handler{"/images/": http.StripPrefix("/images", store.Handler())},
