@@ -68,6 +68,7 @@ type Server struct {
 	Log       Log
 	Catalogue Catalogue
 	Shelf     Shelf
+	BMCs      BMCs
 	Store     *images.Store
 	Engine    *provisioner.Engine
 	Validator string // path of the bareyard-validate that installed machines fetch
@@ -83,15 +84,27 @@ func (s *Server) Handler() http.Handler {
 	cfg := huma.DefaultConfig("Bareyard", s.Version)
 	cfg.DocsPath = "" // it loads JavaScript from elsewhere
 	cfg.CreateHooks = nil
+	cfg.Transformers = append(cfg.Transformers, withoutValues)
 	api := humago.New(mux, cfg)
 	s.catalogueRoutes(api)
 	s.machineRoutes(api)
+	s.bmcRoutes(api)
 	s.orderRoutes(api)
 	s.eventRoutes(api)
 	s.tokenRoutes(api)
 	mux.HandleFunc("PUT /v1/images/{name}", s.importImage) // not huma's: the body must not be held in memory
 	s.agentRoutes(mux)
 	return s.identify(http.MaxBytesHandler(mux, maxBody))
+}
+
+// withoutValues keeps what was wrong in a request out of the answer that says so: it may be, or be beside, a password.
+func withoutValues(_ huma.Context, _ string, v any) (any, error) {
+	if e, ok := v.(*huma.ErrorModel); ok {
+		for _, d := range e.Errors {
+			d.Value = nil
+		}
+	}
+	return v, nil
 }
 
 // maxBody bounds a request: an image upload is the largest.

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -33,6 +34,16 @@ func (s *Server) mayWatch(ctx context.Context, q eventQuery) error {
 	return operator(ctx)
 }
 
+// reader is who reads the events of an order, and the order's own address.
+func (s *Server) reader(ctx context.Context, q eventQuery) (Caller, netip.Addr) {
+	c, _ := caller(ctx) // mayWatch has looked
+	o, err := s.Orders.Order(ctx, q.Order)
+	if q.Order == "" || err != nil {
+		return c, netip.Addr{}
+	}
+	return c, o.Address
+}
+
 // JobProgress is a message of the event stream: how the job of the watched order stands now.
 type JobProgress machine.Job
 
@@ -42,6 +53,10 @@ func (s *Server) eventRoutes(api huma.API) {
 			return nil, err
 		}
 		list, err := s.Log.Events(ctx, in.filter())
+		c, own := s.reader(ctx, *in)
+		for i := range list {
+			list[i] = shownEvent(c, list[i], own)
+		}
 		return &reply[[]provisioner.Event]{list}, err
 	})
 	sse.Register(api, huma.Operation{OperationID: "watch-events", Method: http.MethodGet, Path: "/v1/events/stream", Summary: "What happens, as it happens"},
@@ -51,7 +66,16 @@ func (s *Server) eventRoutes(api huma.API) {
 				_ = send.Data(asProblem(s.problem(err))) // whoever does not listen has gone
 				return
 			}
-			s.watch(ctx, in.filter(), send)
+			c, own := s.reader(ctx, *in)
+			s.watch(ctx, in.filter(), func(m sse.Message) error {
+				switch v := m.Data.(type) {
+				case provisioner.Event:
+					m.Data = shownEvent(c, v, own)
+				case JobProgress:
+					m.Data = JobProgress(shownJob(c, machine.Job(v), own))
+				}
+				return send(m)
+			})
 		})
 }
 

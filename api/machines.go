@@ -17,6 +17,7 @@ type NewMachine struct {
 	Rack        string           `json:"rack,omitempty"`
 	Class       string           `json:"class"`
 	Firmware    machine.Firmware `json:"firmware" enum:"bios,uefi"`
+	Boot        machine.Boot     `json:"boot,omitempty" enum:"virtual-media" doc:"virtual-media: the BMC inserts an image, where there is no PXE"`
 	Hardware    machine.Hardware `json:"hardware"`
 	BMC         machine.BMC      `json:"bmc"`
 	BMCPassword string           `json:"bmc_password" doc:"kept encrypted, never shown again"`
@@ -44,7 +45,7 @@ func (s *Server) machineRoutes(api huma.API) {
 			return nil, err
 		}
 		b := in.Body
-		m := machine.Machine{Name: b.Name, Site: b.Site, Rack: b.Rack, Class: b.Class, Firmware: b.Firmware, Hardware: b.Hardware, BMC: b.BMC, BootAddr: b.BootAddr}
+		m := machine.Machine{Name: b.Name, Site: b.Site, Rack: b.Rack, Class: b.Class, Firmware: b.Firmware, Boot: b.Boot, Hardware: b.Hardware, BMC: b.BMC, BootAddr: b.BootAddr}
 		if err := machine.CheckRecord(m); err != nil {
 			return nil, err
 		}
@@ -53,6 +54,9 @@ func (s *Server) machineRoutes(api huma.API) {
 			return nil, err
 		}
 		if err := machine.CheckCards(m.Hardware, class); err != nil {
+			return nil, err
+		}
+		if m, err = s.Engine.FirstUse(ctx, m); err != nil {
 			return nil, err
 		}
 		m, err = s.Machines.Enroll(ctx, m, b.BMCPassword, b.Admit)
@@ -102,8 +106,9 @@ func (s *Server) machineRoutes(api huma.API) {
 		if j.OrderID == "" {
 			return &reply[machine.Job]{j}, operator(ctx)
 		}
-		_, err = s.ownOrder(ctx, j.OrderID)
-		return &reply[machine.Job]{j}, err
+		o, err := s.ownOrder(ctx, j.OrderID)
+		c, _ := caller(ctx) // ownOrder has looked
+		return &reply[machine.Job]{shownJob(c, j, o.Address)}, err
 	})
 }
 

@@ -46,7 +46,7 @@ func (s *Server) orderRoutes(api huma.API) {
 		}
 		o, err := s.Engine.Place(ctx, provisioner.Request{Project: project, Class: in.Body.Class, Image: in.Body.Image, Line: in.Body.Line,
 			Bandwidth: in.Body.Bandwidth, SSHKeys: in.Body.SSHKeys, Hostname: in.Body.Hostname, Months: in.Body.Months}, in.Key)
-		return &reply[machine.Order]{o}, err
+		return &reply[machine.Order]{shownOrder(c, o)}, err
 	})
 	route(s, api, http.MethodGet, "/v1/orders", "list-orders", "Orders of the project, newest first", func(ctx context.Context, _ *struct{}) (*reply[[]machine.Order], error) {
 		c, err := caller(ctx)
@@ -54,6 +54,9 @@ func (s *Server) orderRoutes(api huma.API) {
 			return nil, err
 		}
 		list, err := s.Orders.Orders(ctx, c.Project)
+		for i := range list {
+			list[i] = shownOrder(c, list[i])
+		}
 		return &reply[[]machine.Order]{list}, err
 	})
 	s.orderRoute(api, http.MethodGet, "", "get-order", "One order", func(_ context.Context, o machine.Order) (machine.Order, error) { return o, nil })
@@ -76,7 +79,7 @@ func (s *Server) orderRoutes(api huma.API) {
 			return nil, err
 		}
 		o, err = s.Engine.Reinstall(ctx, o.ID, in.Body.Image, in.Body.Consent, in.Body.WipeData)
-		return &reply[machine.Order]{o}, err
+		return &reply[machine.Order]{shownTo(ctx, o)}, err
 	})
 	route(s, api, http.MethodPost, "/v1/orders/{id}/power", "power-order", "Switch the machine on, off, or off and on", func(ctx context.Context, in *struct {
 		OrderPath
@@ -96,6 +99,10 @@ func (s *Server) orderRoutes(api huma.API) {
 			return nil, err
 		}
 		list, err := s.Orders.Jobs(ctx, "", o.ID)
+		c, _ := caller(ctx) // ownOrder has looked
+		for i := range list {
+			list[i] = shownJob(c, list[i], o.Address)
+		}
 		return &reply[[]machine.Job]{list}, err
 	})
 	route(s, api, http.MethodGet, "/v1/orders/{id}/report", "order-report", "The newest validation report of an order's machine", func(ctx context.Context, in *OrderPath) (*reply[json.RawMessage], error) {
@@ -123,7 +130,7 @@ func (s *Server) orderRoute(api huma.API, method, suffix, id, summary string, fn
 			return nil, err
 		}
 		o, err = fn(ctx, o)
-		return &reply[machine.Order]{o}, err
+		return &reply[machine.Order]{shownTo(ctx, o)}, err
 	})
 }
 

@@ -16,6 +16,15 @@ const (
 	UEFI Firmware = "uefi"
 )
 
+// Boot is how the RAM disk gets to a machine.
+type Boot string
+
+// Roads of the RAM disk.
+const (
+	BootNetwork Boot = ""              // PXE or UEFI HTTP, by the port that is wired to the provisioning network
+	BootMedia   Boot = "virtual-media" // an image that the BMC inserts as a CD, where there is no PXE
+)
+
 // Machine is one physical server.
 type Machine struct {
 	ID       string   `json:"id"`
@@ -26,6 +35,7 @@ type Machine struct {
 	State    State    `json:"state"`
 	Reason   string   `json:"reason,omitempty"` // why it is quarantined or in maintenance, in words
 	Firmware Firmware `json:"firmware"`
+	Boot     Boot     `json:"boot,omitempty"`
 	Hardware Hardware `json:"hardware"` // the record that an inventory is checked against
 	BMC      BMC      `json:"bmc"`
 
@@ -44,6 +54,8 @@ type BMC struct {
 	Address  string `json:"address"`  // host:port for IPMI, base URL for Redfish
 	Username string `json:"username"`
 	CertPin  string `json:"cert_pin,omitempty"` // SHA-256 of the BMC's certificate, hex; Redfish over TLS
+	PinHow   string `json:"pin_how,omitempty"`  // who vouches for it: "first-use", it was shown at enrolment, or "operator"
+	IPMI     string `json:"ipmi,omitempty"`     // where a Redfish BMC speaks IPMI too, as host:port, with the same user: its serial console
 }
 
 // Hardware is what a machine is made of.

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"encoding/hex"
 	"fmt"
 	"net"
 	"regexp"
@@ -25,6 +26,28 @@ func CheckRecord(m Machine) error {
 	}
 	if m.BMC.Address == "" {
 		return bad("bmc.address", "give host:port for IPMI, a URL for Redfish", "the BMC has no address")
+	}
+	for field, address := range map[string]string{"bmc.address": m.BMC.Address, "bmc.ipmi": m.BMC.IPMI} {
+		if strings.ContainsAny(address, "@ \t\r\n") { // an address is shown and logged
+			return bad(field, "give the address alone; the user goes into bmc.username and the password into bmc_password", "the address of the BMC holds more than an address")
+		}
+	}
+	if m.BMC.Protocol == "redfish" && !strings.HasPrefix(m.BMC.Address, "https://") && !strings.HasPrefix(m.BMC.Address, "http://") {
+		return bad("bmc.address", "write it as https://10.98.0.112", "the address of a Redfish BMC is not a URL")
+	}
+	if m.BMC.Protocol == "ipmi" && m.BMC.IPMI != "" {
+		return bad("bmc.ipmi", "leave it out: it is for Redfish BMCs that speak IPMI too", "the BMC speaks IPMI already")
+	}
+	if pin := strings.ReplaceAll(m.BMC.CertPin, ":", ""); pin != "" {
+		if raw, err := hex.DecodeString(pin); err != nil || len(raw) != 32 {
+			return bad("bmc.cert_pin", "write its SHA-256 as 64 hex digits, or leave it out: what the BMC shows at enrolment is trusted then", "the certificate pin is not a SHA-256")
+		}
+	}
+	if m.Boot != BootNetwork && m.Boot != BootMedia {
+		return bad("boot", "say virtual-media, or leave it out", "boot %q is not known", m.Boot)
+	}
+	if m.Boot == BootMedia && m.BMC.Protocol != "redfish" {
+		return bad("boot", "use a Redfish address for the BMC, or boot from the network", "virtual media needs a BMC that speaks Redfish")
 	}
 	if !m.BootAddr.Is4() {
 		return bad("boot_addr", "give a free IPv4 address of the provisioning network", "the machine has no address on the provisioning network")

@@ -112,3 +112,19 @@ type Erasure struct {
 	Clean   bool   `json:"clean"`
 	Detail  string `json:"detail,omitempty"`
 }
+
+// InBandState is whether a machine's own system can change its BMC.
+type InBandState string
+
+// States of in-band access.
+const (
+	InBandOpen   InBandState = "open"   // the BMC takes commands that change it
+	InBandClosed InBandState = "closed" // it is there and refuses them
+	InBandAbsent InBandState = "absent" // no way to it was found
+)
+
+// InBand is what the RAM disk saw when it tried to change the BMC from inside.
+type InBand struct {
+	State InBandState `json:"state"`
+	Why   string      `json:"why,omitempty"` // e.g. "/dev/ipmi0: Set User Access refused with D4h"
+}

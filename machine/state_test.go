@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/bareyard/bareyard/machine"
@@ -133,6 +134,9 @@ func TestCheckRecord(t *testing.T) {
 		"firmware":               func(m *machine.Machine) { m.Firmware = "" },
 		"bmc.protocol":           func(m *machine.Machine) { m.BMC.Protocol = "telnet" },
 		"bmc.address":            func(m *machine.Machine) { m.BMC.Address = "" },
+		"bmc.ipmi":               func(m *machine.Machine) { m.BMC.IPMI = "10.0.0.1" },
+		"bmc.cert_pin":           func(m *machine.Machine) { m.BMC.CertPin = "abc" },
+		"boot":                   func(m *machine.Machine) { m.Boot = machine.BootMedia },
 		"boot_addr":              func(m *machine.Machine) { m.BootAddr = netip.MustParseAddr("::1") },
 		"hardware.nics[0].mac":   func(m *machine.Machine) { m.Hardware.NICs[0].MAC = "00:00:00:00:00:00" },
 		"hardware.nics[1].mac":   func(m *machine.Machine) { m.Hardware.NICs[1].MAC = m.Hardware.NICs[0].MAC },
@@ -146,6 +150,19 @@ func TestCheckRecord(t *testing.T) {
 		var me *machine.Error
 		if err := machine.CheckRecord(m); !errors.As(err, &me) || me.Field != field || me.Hint == "" {
 			t.Errorf("%s: %v", field, err)
+		}
+	}
+}
+
+// TestK05AddressHoldsNoCredentials: an address is shown and logged, so it may not be a place for a password.
+func TestK05AddressHoldsNoCredentials(t *testing.T) {
+	for _, b := range []machine.BMC{
+		{Protocol: "redfish", Address: "https://root:calvin@10.0.0.1"}, {Protocol: "ipmi", Address: "root:calvin@10.0.0.1:623"},
+		{Protocol: "redfish", Address: "https://10.0.0.1", IPMI: "root:calvin@10.0.0.1"}, {Protocol: "redfish", Address: "10.0.0.1"},
+	} {
+		m := machine.Machine{Name: "n1", Firmware: machine.BIOS, BMC: b}
+		if err := machine.CheckRecord(m); err == nil || !strings.Contains(err.Error(), "address of") || strings.Contains(err.Error(), "calvin") {
+			t.Errorf("%s: %v", b.Protocol, err)
 		}
 	}
 }

@@ -23,9 +23,9 @@ func (db *DB) Enroll(ctx context.Context, m machine.Machine, bmcPassword string,
 		m.State, text = next, "enrolled and admitted on an operator's word"
 	}
 	err := pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `INSERT INTO machine (id, name, site, rack, class, state, firmware, hardware, bmc, bmc_secret, boot_addr)
-			VALUES ($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11)`, m.ID, m.Name, m.Site, m.Rack, m.Class, m.State, m.Firmware, m.Hardware, m.BMC,
-			db.seal.Close([]byte(bmcPassword), "bmc/"+m.ID), m.BootAddr); err != nil {
+		if _, err := tx.Exec(ctx, `INSERT INTO machine (id, name, site, rack, class, state, firmware, hardware, bmc, bmc_secret, boot_addr, boot)
+			VALUES ($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12)`, m.ID, m.Name, m.Site, m.Rack, m.Class, m.State, m.Firmware, m.Hardware, m.BMC,
+			db.seal.Close([]byte(bmcPassword), bmcPurpose(m.ID)), m.BootAddr, m.Boot); err != nil {
 			return explain("enroll machine "+m.Name, err)
 		}
 		for _, n := range m.Hardware.NICs {
@@ -33,8 +33,12 @@ func (db *DB) Enroll(ctx context.Context, m machine.Machine, bmcPassword string,
 				return explain("enroll port "+n.MAC, err)
 			}
 		}
-		_, err := tx.Exec(ctx, `INSERT INTO event (at, kind, machine_id, text) VALUES (now(), 'machine.enroll', $1, $2)`, m.ID, text)
-		return err
+		if m.BMC.PinHow == provisioner.FirstUse {
+			if err := tell(ctx, tx, m.ID, "bmc.trust", "the BMC's certificate is trusted as it was shown at enrolment: SHA-256 "+m.BMC.CertPin); err != nil {
+				return err
+			}
+		}
+		return tell(ctx, tx, m.ID, "machine.enroll", text)
 	})
 	return m, err
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"os"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -50,7 +49,10 @@ func Open(ctx context.Context, url string, seal *Seal, log *slog.Logger, tuned T
 		return nil, fmt.Errorf("connect to database: %w", err)
 	}
 	db := &DB{pool: pool, seal: seal, log: log, tuned: tuned}
-	if err := db.migrate(ctx); err != nil {
+	if err = db.migrate(ctx); err == nil {
+		err = db.checkSeal(ctx)
+	}
+	if err != nil {
 		pool.Close()
 		return nil, err
 	}
@@ -150,22 +152,4 @@ func (db *DB) Setting(ctx context.Context, name string, make func() ([]byte, err
 		return nil, fmt.Errorf("read setting %s: %w", name, err)
 	}
 	return value, nil
-}
-
-// LoadSeal reads the key file that seals secrets, and makes it when it does not exist.
-func LoadSeal(path string) (*Seal, error) {
-	key, err := os.ReadFile(path)
-	if os.IsNotExist(err) {
-		if key, err = newKey(path); err != nil {
-			return nil, fmt.Errorf("make key file: %w", err)
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read key file: %w", err)
-	}
-	s, err := NewSeal(key)
-	if err != nil {
-		return nil, fmt.Errorf("read key file %s: %w", path, err)
-	}
-	return s, nil
 }

@@ -19,11 +19,11 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-const machineColumns = `m.id, m.name, m.site, m.rack, m.class, m.state, m.reason, m.firmware, m.hardware, m.bmc, m.boot_addr,
+const machineColumns = `m.id, m.name, m.site, m.rack, m.class, m.state, m.reason, m.firmware, m.boot, m.hardware, m.bmc, m.boot_addr,
 	m.order_id, m.job_id, m.public, m.port_open, m.created, m.updated`
 
 func machineFields(m *machine.Machine) []any {
-	return []any{&m.ID, &m.Name, &m.Site, &m.Rack, &m.Class, &m.State, &m.Reason, &m.Firmware, &m.Hardware, &m.BMC, &m.BootAddr,
+	return []any{&m.ID, &m.Name, &m.Site, &m.Rack, &m.Class, &m.State, &m.Reason, &m.Firmware, &m.Boot, &m.Hardware, &m.BMC, &m.BootAddr,
 		&m.OrderID, &m.JobID, &m.Public, &m.PortOpen, &m.Created, &m.Updated}
 }
 

@@ -48,13 +48,3 @@ func (db *DB) ticket(ctx context.Context, hash []byte, which string) (provisione
 	}
 	return t, nil
 }
-
-// Secret implements provisioner.Tickets.
-func (db *DB) Secret(ctx context.Context, machineID string) (string, error) {
-	var sealed []byte
-	if err := db.pool.QueryRow(ctx, `SELECT bmc_secret FROM machine WHERE id = $1`, machineID).Scan(&sealed); err != nil {
-		return "", fmt.Errorf("read sealed secret: %w", err)
-	}
-	secret, err := db.seal.Open(sealed, "bmc/"+machineID)
-	return string(secret), err
-}

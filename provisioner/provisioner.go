@@ -47,8 +47,6 @@ type Tickets interface {
 	Nonce(ctx context.Context, hash []byte) (Ticket, error)
 	// Token finds a token by its hash.
 	Token(ctx context.Context, hash []byte) (Ticket, error)
-	// Secret returns the BMC password of a machine.
-	Secret(ctx context.Context, machineID string) (string, error)
 }
 
 // Power drives a BMC; answered by ipmi.Controller.
@@ -76,9 +74,17 @@ type Engine struct {
 	Store   Store
 	Shelf   Shelf
 	Tickets Tickets
-	Power   Power
+	Vault   Vault
+	BMCs    BMCs
+	Pins    Pins
 	Edge    Edge
 	Ports   Ports
+
+	// The BMCs themselves. What is nil is not done, or answered with Unavailable.
+	Power        Power
+	Accounts     Accounts
+	Memory       Memory
+	Certificates Certificates
 
 	Agents   string     // base URL that agents and validators call, e.g. https://10.77.0.1:8443
 	Images   string     // base URL of the image store on the boot listener, e.g. http://10.77.0.1:8080/images

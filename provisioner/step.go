@@ -84,8 +84,8 @@ func current(w *Work, a Action) bool {
 // failTry tries a controller step again after a growing pause, or gives the attempt up.
 func (e *Engine) failTry(ctx context.Context, w *Work, failure error) error {
 	step, _, _ := e.step(w.Job.Kind, w.Job.Step)
-	if errors.Is(failure, ipmi.ErrCredentials) || errors.Is(failure, ipmi.ErrLocked) {
-		return e.failAttempt(ctx, w, true, failure.Error()) // trying again locks the BMC's account
+	if errors.Is(failure, ipmi.ErrCredentials) || errors.Is(failure, ipmi.ErrLocked) || untrusted(failure) {
+		return e.failAttempt(ctx, w, true, failure.Error()) // trying again locks the BMC's account, or calls a stranger
 	}
 	pause := time.Duration(w.Job.Try*w.Job.Try) * time.Second
 	if w.Job.Try >= step.Tries || w.Now.Add(pause).After(w.Job.StepAt.Add(step.Deadline)) {
@@ -175,15 +175,6 @@ func PublicPort(m machine.Machine, o machine.Order) network.Port {
 		Machine: m.ID, MAC: nic.MAC, Addrs: []netip.Prefix{netip.PrefixFrom(o.Address, o.Address.BitLen())},
 		Up: network.Fixed(o.Bandwidth * 1000), Down: network.Fixed(o.Bandwidth * 1000), Mode: mode,
 	}
-}
-
-// bmc calls fn with the machine's BMC and its decrypted password, which lives no longer than the call.
-func (e *Engine) bmc(ctx context.Context, m machine.Machine, fn func(ipmi.Target) error) error {
-	secret, err := e.Tickets.Secret(ctx, m.ID)
-	if err != nil {
-		return fmt.Errorf("read BMC password: %w", err)
-	}
-	return fn(ipmi.Target{Protocol: m.BMC.Protocol, Address: m.BMC.Address, Username: m.BMC.Username, Password: secret, CertPin: m.BMC.CertPin})
 }
 
 // setPort opens or closes a machine's port of a role. A port that the record does not name is nobody's to drive.

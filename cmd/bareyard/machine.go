@@ -12,6 +12,7 @@ import (
 	"github.com/bareyard/bareyard/api"
 	"github.com/bareyard/bareyard/api/client"
 	"github.com/bareyard/bareyard/machine"
+	"github.com/bareyard/bareyard/provisioner"
 )
 
 // machineCommand is the operators' side of machines.
@@ -25,6 +26,7 @@ type machineCommand struct {
 	Admit      machineMove   `cmd:"" help:"Vouch for an enrolled machine: it becomes available."`
 	Quarantine machineMove   `cmd:"" help:"Take a suspicious machine out."`
 	Retire     machineMove   `cmd:"" help:"Take a machine out for good."`
+	BMC        machineBMC    `cmd:"" name:"bmc" help:"A machine's BMC: its password and its certificate."`
 }
 
 type machineList struct {
@@ -116,12 +118,20 @@ func (m *machineImport) Run(ctx context.Context, t *terminal) error {
 			if err != nil {
 				return fmt.Errorf("machine %s: %w", x.Name, err)
 			}
-			if err := m.tell(t, enrolled, "%s is %s", enrolled.Name, enrolled.State); err != nil {
+			if err := m.tell(t, enrolled, "%s is %s%s", enrolled.Name, enrolled.State, firstUse(enrolled)); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
+}
+
+// firstUse tells the operator what was trusted, so that he can compare.
+func firstUse(m machine.Machine) string {
+	if m.BMC.PinHow != provisioner.FirstUse {
+		return ""
+	}
+	return fmt.Sprintf("; its BMC's certificate is trusted as it was shown now: SHA-256 %s", m.BMC.CertPin)
 }
 
 type machineReturn struct{ oneMachine }

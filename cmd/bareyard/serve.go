@@ -32,6 +32,7 @@ import (
 type serveCommand struct {
 	Config string `placeholder:"FILE" help:"Configuration file (default: /etc/bareyard/bareyard.yaml where it is there). Every key is optional."`
 	Check  bool   `help:"Read the configuration, say whether it is right, and start nothing."`
+	Rekey  bool   `help:"Make a new key for the secrets in the database, encrypt them all with it, and end. Stop every server first."`
 
 	CrashFile string `hidden:"" env:"BAREYARD_CRASH_FILE"` // for crash tests: see crasher
 }
@@ -49,6 +50,9 @@ func (s *serveCommand) Run(ctx context.Context, t *terminal) error {
 	log, tuning := newLogger(t.err, cfg), postgres.Tuning{}
 	if s.CrashFile != "" {
 		tuning.AfterCommit = (&crasher{file: s.CrashFile, log: log}).committed
+	}
+	if s.Rekey {
+		return serveWith(ctx, cfg, log, func(ctx context.Context, url string) error { return rekey(ctx, url, cfg, log, t.out) })
 	}
 	return serve(ctx, cfg, log, tuning)
 }
@@ -72,19 +76,29 @@ const workers = 64
 // serve runs the server until ctx is cancelled and returns nil, or until a part of it fails. The database is started first and stopped
 // last.
 func serve(ctx context.Context, cfg config, log *slog.Logger, tuning postgres.Tuning) error {
+	return serveWith(ctx, cfg, log, func(ctx context.Context, url string) error { return serveFrom(ctx, url, cfg, log, tuning) })
+}
+
+// serveWith runs work with a database: the configured one, or our own, which ends with it.
+func serveWith(ctx context.Context, cfg config, log *slog.Logger, work func(ctx context.Context, url string) error) error {
 	if err := os.MkdirAll(cfg.DataDir, 0o755); err != nil {
 		return fmt.Errorf("make data folder: %w", err)
 	}
 	if cfg.DatabaseURL != "" {
-		return unlessAsked(ctx, serveFrom(ctx, cfg.DatabaseURL, cfg, log, tuning))
+		return unlessAsked(ctx, work(ctx, cfg.DatabaseURL))
 	}
 	cluster, err := postgres.StartCluster(ctx, filepath.Join(cfg.DataDir, "postgres"), log)
 	if err != nil {
 		return unlessAsked(ctx, err)
 	}
-	group, parts := errgroup.WithContext(ctx)
+	parts, done := context.WithCancel(ctx)
+	defer done()
+	group, parts := errgroup.WithContext(parts)
 	group.Go(func() error { return watchCluster(parts, cluster) })
-	group.Go(func() error { return serveFrom(parts, cluster.URL(), cfg, log, tuning) })
+	group.Go(func() error {
+		defer done() // the database has no more to do
+		return work(parts, cluster.URL())
+	})
 	err = unlessAsked(ctx, group.Wait())
 
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
@@ -111,6 +125,11 @@ func serveFrom(ctx context.Context, databaseURL string, cfg config, log *slog.Lo
 		return err
 	}
 	defer db.Close()
+	serving, err := db.Serving(ctx)
+	if err != nil {
+		return err
+	}
+	defer serving()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
@@ -121,6 +140,26 @@ func serveFrom(ctx context.Context, databaseURL string, cfg config, log *slog.Lo
 	}
 	log.Info("ready", "api", cfg.APIListen, "socket", cfg.Socket)
 	return group.Wait()
+}
+
+// rekey makes a new key for all secrets.
+func rekey(ctx context.Context, databaseURL string, cfg config, log *slog.Logger, out io.Writer) error {
+	file := filepath.Join(cfg.DataDir, "secret.key")
+	seal, err := postgres.LoadSeal(file)
+	if err != nil {
+		return err
+	}
+	db, err := postgres.Open(ctx, databaseURL, seal, log, postgres.Tuning{})
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	n, err := db.Rekey(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "%d secrets are encrypted with a new key; keep a copy of %s, and give it to every server of this database\n", n, file)
+	return err
 }
 
 // start builds the parts, joins them, and starts them in the group.
@@ -138,7 +177,7 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 		return err
 	}
 	store := &images.Store{Dir: cfg.ImageDir}
-	server := &api.Server{Accounts: db, Machines: db, Orders: db, Log: db, Catalogue: db, Shelf: db, Store: store, Engine: engine,
+	server := &api.Server{Accounts: db, Machines: db, Orders: db, Log: db, Catalogue: db, Shelf: db, BMCs: db, Store: store, Engine: engine,
 		Validator: cfg.Validator, Logger: log, Version: version}
 	handler := server.Handler()
 
@@ -182,8 +221,11 @@ func newEngine(cfg config, db *postgres.DB, log *slog.Logger, ca string) (*provi
 	if err != nil {
 		return nil, fmt.Errorf("read api_listen: %w", err)
 	}
+	bmcs := &ipmi.Controller{Log: log, Poll: 400 * time.Millisecond}
 	e := &provisioner.Engine{
-		Store: db, Shelf: db, Tickets: db, Power: &ipmi.Controller{Log: log, Poll: 400 * time.Millisecond}, Edge: noEdge{}, Ports: &bridgeport.Driver{Netns: cfg.Ports.Netns},
+		Store: db, Shelf: db, Tickets: db, Vault: db, BMCs: db, Pins: db,
+		Power: bmcs, Accounts: bmcs, Memory: bmcs, Certificates: bmcs,
+		Edge: noEdge{}, Ports: &bridgeport.Driver{Netns: cfg.Ports.Netns},
 		Agents:   "https://" + net.JoinHostPort(cfg.Boot.Address.String(), port),
 		Images:   fmt.Sprintf("http://%s/images", net.JoinHostPort(cfg.Boot.Address.String(), strconv.Itoa(int(cfg.Boot.HTTPPort)))),
 		CA:       ca,

@@ -1,0 +1,13 @@
+package provisioner
+
+import (
+	"context"
+
+	"github.com/bareyard/bareyard/ipmi"
+	"github.com/bareyard/bareyard/machine"
+)
+
+// FencePower switches a machine off as a fence does.
+func (e *Engine) FencePower(ctx context.Context, m machine.Machine) error {
+	return e.bmc(ctx, m, func(t ipmi.Target) error { return e.Power.SetPower(ctx, t, ipmi.OpOff) })
+}
