@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"reflect"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -84,6 +86,7 @@ func (s *Server) Handler() http.Handler {
 	cfg := huma.DefaultConfig("Bareyard", s.Version)
 	cfg.DocsPath = "" // it loads JavaScript from elsewhere
 	cfg.CreateHooks = nil
+	cfg.Components.Schemas = huma.NewMapRegistry("#/components/schemas/", schemaName)
 	cfg.Transformers = append(cfg.Transformers, withoutValues)
 	api := humago.New(mux, cfg)
 	s.catalogueRoutes(api)
@@ -95,6 +98,18 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("PUT /v1/images/{name}", s.importImage) // not huma's: the body must not be held in memory
 	s.agentRoutes(mux)
 	return s.identify(http.MaxBytesHandler(mux, maxBody))
+}
+
+// schemaName names a type in the API's description. What a BMC tells has names of its own: its inventory is not the machine's.
+func schemaName(t reflect.Type, hint string) string {
+	name := huma.DefaultSchemaNamer(t, hint)
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+		t = t.Elem()
+	}
+	if strings.HasSuffix(t.PkgPath(), "/ipmi") {
+		return "BMC" + name
+	}
+	return name
 }
 
 // withoutValues keeps what was wrong in a request out of the answer that says so: it may be, or be beside, a password.

@@ -39,8 +39,8 @@ func newOffice(t *testing.T) *office {
 	t.Helper()
 	o := &office{t: t, db: cluster.DB(t)}
 	ctx := t.Context()
-	engine := &provisioner.Engine{Store: o.db, Shelf: o.db, Tickets: o.db}
-	s := &api.Server{Accounts: o.db, Machines: o.db, Orders: o.db, Log: o.db, Catalogue: o.db, Shelf: o.db, Store: &images.Store{Dir: t.TempDir()},
+	engine := &provisioner.Engine{Store: o.db, Shelf: o.db, Tickets: o.db, Vault: o.db, BMCs: o.db, Pins: o.db}
+	s := &api.Server{Accounts: o.db, Machines: o.db, Orders: o.db, Log: o.db, Catalogue: o.db, Shelf: o.db, BMCs: o.db, Store: &images.Store{Dir: t.TempDir()},
 		Engine: engine, Logger: slog.New(slog.DiscardHandler), Version: "test"}
 	o.server = httptest.NewServer(s.Handler())
 	t.Cleanup(o.server.Close)
@@ -147,6 +147,7 @@ var bodies = map[string]string{
 	"create-token": `{"role":"operator"}`, "park-machine": `{"reason":"because"}`, "unpark-machine": `{"reason":"because"}`, "retire-machine": `{"reason":"because"}`,
 	"admit-machine": `{"reason":"because"}`, "quarantine-machine": `{"reason":"because"}`,
 	"put-class": `{"monthly_price":1,"currency":"CNY"}`, "put-line": `{"site":"s","min_bandwidth":1,"max_bandwidth":2,"cool_down":"1h","ranges":[]}`,
+	"set-bmc-credentials": `{"password":"x"}`, "trust-bmc": `{}`,
 	"enroll-machine": `{"name":"n2","site":"s","class":"c","firmware":"bios","bmc_password":"x","boot_addr":"10.0.0.8","bmc":{"protocol":"ipmi","address":"x","username":"u"},"hardware":{"uuid":"","serial":"","nics":[],"disks":[]}}`,
 }
 

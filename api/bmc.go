@@ -15,8 +15,8 @@ type BMCs interface {
 	BMC(ctx context.Context, machineID string) (provisioner.BMC, error)
 }
 
-// BMC is all that an operator may know of a machine's BMC: everything but its password.
-type BMC struct {
+// BMCStatus is all that an operator may know of a machine's BMC: everything but its password.
+type BMCStatus struct {
 	Reach machine.BMC `json:"reach"`
 	provisioner.BMC
 }
@@ -35,13 +35,13 @@ type TrustedCertificate struct {
 }
 
 func (s *Server) bmcRoutes(api huma.API) {
-	route(s, api, http.MethodGet, "/v1/machines/{id}/bmc", "get-bmc", "What is known of a machine's BMC", func(ctx context.Context, in *MachinePath) (*reply[BMC], error) {
+	route(s, api, http.MethodGet, "/v1/machines/{id}/bmc", "get-bmc", "What is known of a machine's BMC", func(ctx context.Context, in *MachinePath) (*reply[BMCStatus], error) {
 		m, err := s.operatorsMachine(ctx, in.ID)
 		if err != nil {
 			return nil, err
 		}
 		b, err := s.BMCs.BMC(ctx, m.ID)
-		return &reply[BMC]{BMC{Reach: m.BMC, BMC: b}}, err
+		return &reply[BMCStatus]{BMCStatus{Reach: m.BMC, BMC: b}}, err
 	})
 	route(s, api, http.MethodPut, "/v1/machines/{id}/bmc/credentials", "set-bmc-credentials", "Record the user and password of a BMC; a login with them is tried first", func(ctx context.Context, in *struct {
 		MachinePath

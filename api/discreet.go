@@ -13,23 +13,21 @@ import (
 // A reason or an event is written once, for operators and customers alike. Customers do not read where BMCs, switches and edges
 // are: every address but their own is left out.
 
-var addressLike = regexp.MustCompile(`(?i)\b(?:https?|tcp|udp|ssh|unix)://[^\s"',;)]+|[0-9a-f:.]*[0-9a-f]*[:.][0-9a-f:.]*[0-9a-f](?:%[a-z0-9]+)?(?:/\d+)?`)
+var addressLike = regexp.MustCompile(`(?i)\b(?:https?|tcp|udp|ssh|unix)://[^\s"',;)]+|[0-9a-f:.]*[:.][0-9a-f:.]*(?:%[a-z0-9]+)?(?:/\d+)?`)
 
-// withoutAddresses leaves out addresses that are not in own.
+// withoutAddresses leaves out addresses that are not the reader's own.
 func withoutAddresses(text string, own netip.Addr) string {
 	return addressLike.ReplaceAllStringFunc(text, func(s string) string {
 		if strings.Contains(s, "://") {
 			return "(internal)"
 		}
-		tail := ""
-		for strings.HasSuffix(s, ":") || strings.HasSuffix(s, ".") {
-			s, tail = s[:len(s)-1], s[len(s)-1:]+tail
+		for end := len(s); ; end-- {
+			if addr, ok := readAddress(s[:end]); ok && (addr != own || !own.IsValid()) {
+				return "(internal)" + s[end:]
+			} else if ok || end == 0 || s[end-1] != ':' && s[end-1] != '.' { // these may be the sentence's
+				return s
+			}
 		}
-		addr, ok := readAddress(s)
-		if !ok || addr == own && own.IsValid() {
-			return s + tail
-		}
-		return "(internal)" + tail
 	})
 }
 

@@ -18,10 +18,12 @@ type Knowledge struct {
 	CipherSuite int                `json:"cipher_suite,omitempty"` // IPMI: the one that works
 	Boot        BootMethod         `json:"boot,omitempty"`         // the method by which the machine was last seen on the wire
 	Ignored     map[BootMethod]int `json:"ignored,omitempty"`      // how often a method was set and the machine was not seen
+	Set         BootMethod         `json:"set,omitempty"`          // by which an override was last set, until BootSeen says what came of it: another server may be the one to say
 	Quirks      []string           `json:"quirks,omitempty"`       // what else it does otherwise than the standard, for operators
 }
 
-// BootSeen tells that the machine was seen on the wire, or was not, after SetNextBoot and a start. The next SetNextBoot of the same
+// BootSeen tells that the machine was seen on the wire, or was not, after SetNextBoot and a start; where another Controller called
+// those, Learn has brought Knowledge.Set here. The next SetNextBoot of the same
 // device takes the method that is known to work, or else the one that was ignored least often.
 func (c *Controller) BootSeen(t Target, seen bool) {}
 

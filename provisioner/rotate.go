@@ -47,7 +47,8 @@ func (e *Engine) rotate(ctx context.Context, m machine.Machine) error {
 	if err != nil {
 		return fmt.Errorf("read BMC password: %w", err)
 	}
-	if s.Next != "" { // somebody was cut short: did the BMC take it?
+	cutShort := s.Next != ""
+	if cutShort { // did the BMC take it?
 		err := e.Accounts.Check(ctx, target(m, s.Username, s.Next))
 		if err == nil {
 			return e.Vault.Promote(ctx, m.ID, s.Next)
@@ -68,6 +69,8 @@ func (e *Engine) rotate(ctx context.Context, m machine.Machine) error {
 		return errors.Join(discreet(m, err), e.Vault.Withdraw(ctx, m.ID, next))
 	case ctx.Err() != nil:
 		return discreet(m, err)
+	case errors.Is(err, ipmi.ErrCredentials) && cutShort: // nor does the other one
+		return fmt.Errorf("BMC of %s: %w", m.Name, errNeither)
 	}
 	return e.settle(ctx, m, s, next, err)
 }
@@ -75,12 +78,14 @@ func (e *Engine) rotate(ctx context.Context, m machine.Machine) error {
 // settle finds out which password holds after a change that failed for another reason than the password. It logs in at most
 // twice.
 func (e *Engine) settle(ctx context.Context, m machine.Machine, s Secrets, next string, failure error) error {
-	old := e.Accounts.Check(ctx, target(m, s.Username, s.Current))
-	if old == nil {
-		return errors.Join(discreet(m, failure), e.Vault.Withdraw(ctx, m.ID, next))
-	}
-	if !errors.Is(old, ipmi.ErrCredentials) {
-		return discreet(m, failure)
+	if !errors.Is(failure, ipmi.ErrCredentials) {
+		old := e.Accounts.Check(ctx, target(m, s.Username, s.Current))
+		if old == nil {
+			return errors.Join(discreet(m, failure), e.Vault.Withdraw(ctx, m.ID, next))
+		}
+		if !errors.Is(old, ipmi.ErrCredentials) {
+			return discreet(m, failure)
+		}
 	}
 	switch err := e.Accounts.Check(ctx, target(m, s.Username, next)); {
 	case err == nil:

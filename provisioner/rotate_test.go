@@ -167,11 +167,11 @@ func TestRotateRefused(t *testing.T) {
 		text    string
 		pending bool
 	}{
-		"the BMC takes no passwords":          {account{password: "secret", refuses: ipmi.ErrUnsupported}, "unsupported", false},
-		"not this one":                        {account{password: "secret", refuses: ipmi.ErrPassword}, "password not possible", false},
-		"took it and went back":               {account{password: "secret", refuses: ipmi.ErrLied}, "accepted but not done", false},
-		"busy":                                {account{password: "secret", refuses: ipmi.ErrBusy}, "busy", false},
-		"silent":                              {account{password: "secret", silent: true}, "unreachable", true},
+		"the BMC takes no passwords":         {account{password: "secret", refuses: ipmi.ErrUnsupported}, "unsupported", false},
+		"not this one":                       {account{password: "secret", refuses: ipmi.ErrPassword}, "password not possible", false},
+		"took it and went back":              {account{password: "secret", refuses: ipmi.ErrLied}, "accepted but not done", false},
+		"busy":                               {account{password: "secret", refuses: ipmi.ErrBusy}, "busy", false},
+		"silent":                             {account{password: "secret", silent: true}, "unreachable", true},
 		"somebody has changed it at the BMC": {account{password: "another"}, "neither the password on record", true},
 	} {
 		t.Run(name, func(t *testing.T) {

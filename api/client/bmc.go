@@ -11,7 +11,7 @@ import (
 func bmcPath(id, suffix string) string { return "/v1/machines/" + url.PathEscape(id) + "/bmc" + suffix }
 
 // BMC returns what is known of a machine's BMC.
-func (c *Client) BMC(ctx context.Context, id string) (out api.BMC, err error) {
+func (c *Client) BMC(ctx context.Context, id string) (out api.BMCStatus, err error) {
 	return out, c.get(ctx, bmcPath(id, ""), &out)
 }
 
