@@ -231,14 +231,15 @@ func (l *link) answered(req *dhcp.Request, ex Exchange, rep *dhcp.Reply, basis B
 	if a := rep.Addr(); a.IsValid() {
 		ex.From = a
 	}
-	ex.Bytes, ex.File = int64(len(rep.Bytes())), rep.Boot
+	ex.Bytes, ex.File = int64(rep.Len()), rep.Boot
 	ex.DHCP.Answer, ex.DHCP.Addr, ex.DHCP.Basis = rep.Type.String(), rep.Addr(), basis
 	outcome := Answered
 	if rep.Type == dhcpv4.MessageTypeNak {
 		outcome = Refused
 	}
-	l.trace(ex, outcome, rep.String(), why)
-	l.log.Debug("DHCP", "mac", req.MAC, "asked", ex.Asked, "got", rep.String(), "road", rep.How.String())
+	got := rep.String()
+	l.trace(ex, outcome, got, why)
+	l.log.Debug("DHCP", "mac", req.MAC, "asked", ex.Asked, "got", got, "road", rep.How.String())
 	return rep
 }
 

@@ -29,6 +29,9 @@ type wire struct {
 func onWire(t testing.TB, r *Reply) wire {
 	t.Helper()
 	b := r.Bytes()
+	if r.Len() != len(b) {
+		t.Errorf("a reply of %d bytes says that it has %d", len(b), r.Len())
+	}
 	return wire{b, wireOptions(t, b)}
 }
 

@@ -100,8 +100,12 @@ const (
 	Strangers             // all others
 )
 
-// lanes is how many requests are being answered at once; more are dropped, and clients ask again.
-var lanes = [...]int{Machines: 64, Strangers: 32}
+// How many requests a lane answers at once, and how many more may wait in it; what comes then is dropped, and clients
+// ask again.
+var (
+	width  = [...]int{Machines: 64, Strangers: 32}
+	length = [...]int{Machines: 1024, Strangers: 32}
+)
 
 // Handler answers requests.
 type Handler interface {
@@ -115,13 +119,16 @@ type Handler interface {
 // Serve asks the handler for each request and sends what it returns. It returns nil when ctx is cancelled, after the
 // last answer. Nothing that arrives ends it.
 func (c *Conn) Serve(ctx context.Context, log *slog.Logger, h Handler) error {
-	var groups [len(lanes)]errgroup.Group
-	for i, n := range lanes {
-		groups[i].SetLimit(n)
+	var lanes [len(width)]chan *Request
+	group, ctx := errgroup.WithContext(ctx)
+	for i, n := range width {
+		lanes[i] = make(chan *Request, length[i])
+		for range n {
+			group.Go(func() error { c.work(ctx, log, h, lanes[i]); return nil })
+		}
 	}
-	ports, ctx := errgroup.WithContext(ctx)
 	for _, p := range []port{c.server, c.boot} {
-		ports.Go(func() error {
+		group.Go(func() error {
 			return p.read(ctx, log, func(req *Request) {
 				req.BootServer = p == c.boot
 				if req.BootServer && req.Stage == System {
@@ -131,25 +138,35 @@ func (c *Conn) Serve(ctx context.Context, log *slog.Logger, h Handler) error {
 				if lane == Drop {
 					return
 				}
-				started := groups[lane].TryGo(func() error {
-					if rep := h.Answer(ctx, req); rep != nil {
-						if err := c.Send(req, rep); err != nil {
-							log.Warn("send DHCP reply", "mac", req.MAC, "err", err)
-						}
+				select {
+				case lanes[lane] <- req:
+				default:
+					if lane == Machines {
+						log.Warn("too many DHCP requests at once, one dropped", "mac", req.MAC)
 					}
-					return nil
-				})
-				if !started && lane == Machines {
-					log.Warn("too many DHCP requests at once, one dropped", "mac", req.MAC)
 				}
 			})
 		})
 	}
-	err := ports.Wait()
-	for i := range groups {
-		_ = groups[i].Wait()
+	return group.Wait()
+}
+
+// work answers the requests of a lane, one after the other, until ctx is cancelled.
+func (c *Conn) work(ctx context.Context, log *slog.Logger, h Handler, lane <-chan *Request) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case req := <-lane:
+			rep := h.Answer(ctx, req)
+			if rep == nil {
+				continue
+			}
+			if err := c.Send(req, rep); err != nil {
+				log.Warn("send DHCP reply", "mac", req.MAC, "err", err)
+			}
+		}
 	}
-	return err
 }
 
 // read passes each request on until ctx is cancelled.

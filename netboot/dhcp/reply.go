@@ -2,9 +2,7 @@ package dhcp
 
 import (
 	"encoding/binary"
-	"fmt"
 	"net/netip"
-	"strings"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 )
@@ -46,6 +44,15 @@ func (r *Reply) Addr() netip.Addr { return addr(r.pkt.YourIPAddr) }
 // Bytes returns the reply on the wire, padded to the 300 bytes below which BSD relays drop it.
 func (r *Reply) Bytes() []byte { return r.pkt.ToBytes() }
 
+// Len returns how many bytes there are in Bytes, without writing them.
+func (r *Reply) Len() int {
+	n := 241 // header, cookie and the end option
+	for _, v := range r.pkt.Options {
+		n += len(v) + 2*max(1, (len(v)+254)/255) // a long option is written as several (RFC 3396)
+	}
+	return max(n, 300)
+}
+
 // fit drops options that the client can do without until the reply fits into what it can receive: option 57, or 576
 // bytes with IP and UDP headers.
 func (r *Reply) fit(req *dhcpv4.DHCPv4) {
@@ -61,7 +68,7 @@ func (r *Reply) fit(req *dhcpv4.DHCPv4) {
 		optClientID,
 		optMachineUUID,
 	} {
-		if len(r.Bytes()) <= limit {
+		if r.Len() <= limit {
 			return
 		}
 		r.pkt.Options.Del(o)
@@ -70,13 +77,12 @@ func (r *Reply) fit(req *dhcpv4.DHCPv4) {
 
 // String is the reply in a few words for a log.
 func (r *Reply) String() string {
-	var b strings.Builder
-	fmt.Fprint(&b, r.Type)
+	s := r.Type.String()
 	if a := r.Addr(); a.IsValid() {
-		fmt.Fprintf(&b, " %s", a)
+		s += " " + a.String()
 	}
 	if r.Boot != "" {
-		fmt.Fprintf(&b, " %s", r.Boot)
+		s += " " + r.Boot
 	}
-	return b.String()
+	return s
 }

@@ -343,9 +343,9 @@ func printable(v []byte) string {
 // String is the request in a few words for a log.
 func (r *Request) String() string {
 	if r.Stage == System {
-		return fmt.Sprintf("%s %s", r.Type, r.Stage)
+		return r.Type.String() + " " + r.Stage.String()
 	}
-	return fmt.Sprintf("%s %s arch %d", r.Type, r.Stage, r.Arch)
+	return r.Type.String() + " " + r.Stage.String() + " arch " + strconv.Itoa(int(r.Arch))
 }
 
 // addr returns an IPv4 address of a header field or option; not valid when it is absent or 0.0.0.0.

@@ -136,8 +136,8 @@ func TestA21Short(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := len(rep.Bytes()); n < 300 {
-		t.Errorf("reply of %d bytes: a BSD relay drops it", n)
+	if n := len(rep.Bytes()); n < 300 || n != rep.Len() {
+		t.Errorf("reply of %d bytes, it says %d: a BSD relay drops what is shorter than 300", n, rep.Len())
 	}
 }
 
@@ -182,8 +182,8 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		out := rep.Bytes()
-		if len(out) < 300 {
-			t.Fatalf("reply of %d bytes", len(out))
+		if len(out) < 300 || rep.Len() != len(out) {
+			t.Fatalf("reply of %d bytes, it says %d", len(out), rep.Len())
 		}
 		options := wireOptions(t, out)
 		typed := false
