@@ -56,8 +56,11 @@ func randomPorts(r *rand.Rand) []network.Port {
 		}
 		p := network.Port{
 			Machine: fmt.Sprintf("c%d", i), MAC: fmt.Sprintf("02:00:00:00:03:%02x", mac[i]),
-			Mode: network.Modes()[r.IntN(4)], Up: network.Fixed(1000 * (1 + r.IntN(100))), Down: network.Fixed(1000 * (1 + r.IntN(100))),
+			Mode: network.Modes()[r.IntN(4)], Limit: 1000 * r.IntN(3), Up: network.Fixed(1000 * (1 + r.IntN(100))), Down: network.Fixed(1000 * (1 + r.IntN(100))),
 			Addrs: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("203.0.113.%d/32", 100+address[i]))},
+		}
+		if r.IntN(2) == 0 {
+			p.Down.Burst = 2 * p.Down.Kbit
 		}
 		if r.IntN(2) == 0 {
 			six := fmt.Sprintf("2001:db8:%x::/%d", 0x100+address[i], 56+8*r.IntN(2))
@@ -71,9 +74,16 @@ func randomPorts(r *rand.Rand) []network.Port {
 // TestKilledApplyConverges kills an applier with SIGKILL at random moments. After each kill nobody may pass unshaped or
 // unguarded, and the next reconcile, by another process, must bring about exactly what is wanted.
 func TestKilledApplyConverges(t *testing.T) {
+	for _, shard := range []int{0, 3} {
+		t.Run(fmt.Sprintf("Shard%d", shard), func(t *testing.T) { killedApplyConverges(t, shard) })
+	}
+}
+
+func killedApplyConverges(t *testing.T, shard int) {
 	w := newWorld(t, 1)
+	w.shard = shard
 	r := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 2))
-	for round := range 25 {
+	for round := range 20 {
 		killDuringApply(t, w.config(), r.Uint64(), time.Duration(1+r.IntN(80_000))*time.Microsecond)
 		w.nobodyUnshaped()
 		if round%5 == 4 {
@@ -112,24 +122,24 @@ func killDuringApply(t *testing.T, cfg linuxedge.Config, seed uint64, after time
 }
 
 var (
-	classRE   = regexp.MustCompile(`class htb 1:([0-9a-f]+) `)
-	elementRE = regexp.MustCompile(` : ([0-9a-f]{4}):100\b`) // bytes reversed, see definitions
+	classRE   = regexp.MustCompile(`class htb ([0-9a-f]+):([0-9a-f]{2,}) `) // of machines: the others have one digit
+	elementRE = regexp.MustCompile(` : ([0-9a-f]{4}):([0-9a-f])00\b`)       // bytes reversed, see definitions
 )
 
 // kernel is what the system's own tools say: the rules, the classes of either device, whether the box forwards.
-func (w *world) kernel() (rules string, classes [2]map[uint16]bool, forwards bool) {
+func (w *world) kernel() (rules string, classes [2]map[uint32]bool, forwards bool) {
 	w.t.Helper()
 	out := strings.Split(w.shell("nft list ruleset; echo %%; tc class show dev up0; echo %%; tc class show dev down0; echo %%; sysctl -n net.ipv4.ip_forward"), "%%\n")
 	for i := range classes {
-		classes[i] = map[uint16]bool{}
+		classes[i] = map[uint32]bool{}
 		for _, m := range classRE.FindAllStringSubmatch(out[1+i], -1) {
-			classes[i][parseMinor(w.t, m[1])] = true
+			classes[i][uint32(parseHex(w.t, m[1]))<<16|uint32(parseHex(w.t, m[2]))] = true
 		}
 	}
 	return out[0], classes, out[3] == "1\n"
 }
 
-func parseMinor(t *testing.T, hex string) uint16 {
+func parseHex(t *testing.T, hex string) uint16 {
 	t.Helper()
 	n, err := strconv.ParseUint(hex, 16, 16)
 	if err != nil {
@@ -145,9 +155,10 @@ func (w *world) nobodyUnshaped() int {
 	rules, classes, forwards := w.kernel()
 	elements := elementRE.FindAllStringSubmatch(rules, -1)
 	for _, m := range elements {
-		n := parseMinor(w.t, m[1])
-		if minor := n<<8 | n>>8; !classes[0][minor] || !classes[1][minor] {
-			w.t.Fatalf("class 1:%x is mapped to but is not on both devices: %v\n%s", minor, classes, rules)
+		n := parseHex(w.t, m[1])
+		id := uint32(parseHex(w.t, m[2]))<<16 | uint32(n<<8|n>>8)
+		if !classes[0][id] || !classes[1][id] {
+			w.t.Fatalf("class %x is mapped to but is not on both devices: %v\n%s", id, classes, rules)
 		}
 	}
 	if forwards && !strings.Contains(rules, "hook forward priority filter; policy drop;") {

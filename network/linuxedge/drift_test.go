@@ -17,20 +17,25 @@ import (
 )
 
 // volatile is what may differ between two equal edges: queue handles, epochs, counts, the age of a neighbour.
-var volatile = regexp.MustCompile(`leaf [0-9a-f]+:|bfifo [0-9a-f]+:|\d{19}|direct_packets_stat \d+|refcnt \d+`)
+var volatile = regexp.MustCompile(`leaf [0-9a-f]{4}:|bfifo [0-9a-f]+:|id \d+ |\d{19}|direct_packets_stat \d+|refcnt \d+`)
+
+var elementsRE = regexp.MustCompile(`(?s)elements = \{.*?\}`)
 
 // snapshot is what the system's own tools say about an edge.
 func (w *world) snapshot() string {
 	w.t.Helper()
 	const mark = "%%%"
 	cmds := []string{
-		"nft list ruleset", "tc qdisc show dev up0", "tc qdisc show dev down0", "tc class show dev up0", "tc class show dev down0",
+		"nft list ruleset", "tc qdisc show dev up0", "tc qdisc show dev down0", "tc filter show dev up0", "tc filter show dev down0", "tc class show dev up0", "tc class show dev down0",
 		"ip -4 route show", "ip -6 route show proto 98", "ip neigh show nud permanent", "ip -o addr show dev down0",
 		"sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding net.ipv4.conf.down0.rp_filter net.ipv4.conf.down0.arp_ignore",
 	}
 	parts := strings.Split(w.shell(strings.Join(cmds, "; echo "+mark+"; ")), mark+"\n")
 	var b strings.Builder
 	for i, out := range parts {
+		out = elementsRE.ReplaceAllStringFunc(out, func(set string) string { // in no order
+			return strings.Join(sorted(strings.FieldsFunc(set, func(r rune) bool { return strings.ContainsRune(",{}\n", r) })), "\n")
+		})
 		lines := strings.Split(volatile.ReplaceAllString(out, "…"), "\n")
 		if i > 0 { // the order of rules means something
 			lines = sorted(lines)
@@ -41,7 +46,10 @@ func (w *world) snapshot() string {
 }
 
 func sorted(lines []string) []string {
-	out := slices.Clone(lines)
+	var out []string
+	for _, l := range lines {
+		out = append(out, strings.TrimSpace(l))
+	}
 	slices.Sort(out)
 	return out
 }
@@ -51,11 +59,7 @@ func TestDriftIsRepaired(t *testing.T) {
 	hole := network.Port{Machine: "m9", MAC: "02:00:00:00:02:09", Mode: network.Blackhole, Up: network.Fixed(5000), Down: network.Fixed(5000), Addrs: []netip.Prefix{netip.MustParsePrefix("203.0.113.9/32")}}
 	want := append(w.ports(), hole)
 	w.reconcile(want...)
-	fresh := w.snapshot()
-	for name, c := range map[string]struct {
-		cmds string
-		seen bool // Read tells, as a port is concerned
-	}{
+	w.repairs(want, 9, map[string]drift{ // addresses: two ports with IPv4 and IPv6 in each direction, one blackhole in one
 		"TableGone":       {"nft delete table inet bareyard", true},
 		"RulesetGone":     {"nft flush ruleset", true},
 		"ChainEmpty":      {"nft flush chain inet bareyard forward", false},
@@ -63,8 +67,8 @@ func TestDriftIsRepaired(t *testing.T) {
 		"PolicyAccept":    {"nft chain inet bareyard forward { policy accept ; }", false},
 		"RecordGone":      {"nft delete element inet bareyard ports { 02:00:00:00:02:01 }", true},
 		"RecordDamaged":   {"nft delete element inet bareyard ports { 02:00:00:00:02:01 }\nnft add element inet bareyard ports { 02:00:00:00:02:01 comment \"m1 on\" }", true},
-		"RecordTwice":     {"nft add element inet bareyard ports { 02:00:00:00:02:77 comment \"m1 on 1:10 1000/1000 0 1\" }", false},
-		"RecordAbsurd":    {"nft add element inet bareyard ports { 02:00:00:00:02:77 comment \"m7 on 1:77 1000/0 0 1\" }", false},
+		"RecordTwice":     {"nft add element inet bareyard ports { 02:00:00:00:02:77 comment \"m1 on 10 1000/1000 0 1\" }", false},
+		"RecordAbsurd":    {"nft add element inet bareyard ports { 02:00:00:00:02:77 comment \"m7 on 77 1000/0 0 1\" }", false},
 		"ReceiverAbsurd":  {"nft add element inet bareyard down4 { 224.0.0.1 : 1000:100 }", false},
 		"ReceiverMore":    {"nft add element inet bareyard down4 { 203.0.113.99 : 1000:100 }", true},
 		"SenderGone":      {"nft delete element inet bareyard up4 { 02:00:00:00:02:01 . 203.0.113.1 }", true},
@@ -100,8 +104,20 @@ func TestDriftIsRepaired(t *testing.T) {
 		"ForwardOff":      {"sysctl -qw net.ipv4.ip_forward=0", false},
 		"Forward6Off":     {"sysctl -qw net.ipv6.conf.all.forwarding=0", false},
 		"FilterOff":       {"sysctl -qw net.ipv4.conf.down0.rp_filter=0", false},
-	} {
-		t.Run(name, func(t *testing.T) {
+	})
+}
+
+// drift is what somebody does to an edge behind our back.
+type drift struct {
+	cmds string
+	seen bool // Read tells, as a port is concerned
+}
+
+// repairs does each thing to the edge and checks that Read tells of it, if it concerns a port, and that reconciling repairs it.
+func (w *world) repairs(want []network.Port, addresses int, cases map[string]drift) {
+	fresh := w.snapshot()
+	for name, c := range cases {
+		w.t.Run(name, func(t *testing.T) {
 			w := w.in(t)
 			w.shell(strings.NewReplacer("{", "'{", "}", "}'").Replace(c.cmds))
 			if w.snapshot() == fresh {
@@ -118,11 +134,50 @@ func TestDriftIsRepaired(t *testing.T) {
 			if got := w.snapshot(); got != fresh {
 				t.Errorf("not repaired:\n%s", lineDiff(fresh, got))
 			}
-			if n := w.nobodyUnshaped(); n != 9 { // two ports with IPv4 and IPv6 in each direction, one blackhole in one
-				t.Errorf("%d addresses in the maps, want 9", n)
+			if n := w.nobodyUnshaped(); n != addresses {
+				t.Errorf("%d addresses in the maps, want %d", n, addresses)
 			}
 		})
 	}
+}
+
+// TestShardDriftIsRepaired has one machine to a shard: the first is below the root's own trunk, the others are behind the
+// filter.
+func TestShardDriftIsRepaired(t *testing.T) {
+	w := newWorld(t, 3)
+	w.shard, w.capacity = 1, 1_000_000
+	want := w.ports()
+	want[2].Up.Burst, want[2].Down.Burst = 200_000, 500_000
+	w.reconcile(want...)
+	w.nothingLeft(want)
+	w.exec(w.tenants[2].ns, "ping -c 1 -W 2 "+inet4)
+	w.repairs(want, 12, map[string]drift{
+		"RootGone":       {"tc qdisc del dev up0 root", true},
+		"FilterGone":     {"tc filter del dev up0 parent 1:", true},
+		"FilterMore":     {"tc filter add dev down0 parent 1: prio 7 u32 match u32 0 0 flowid 1:2", true},
+		"FilterOther":    {"tc filter del dev down0 parent 1:\ntc filter add dev down0 parent 1: prio 1 u32 match u32 0 0 flowid 1:2", true},
+		"ShardGone":      {"tc qdisc del dev up0 parent 1:3", true},
+		"ShardOther":     {"tc qdisc del dev down0 parent 1:2\ntc qdisc add dev down0 parent 1:2 handle 2: tbf rate 1mbit burst 10k latency 1s", true},
+		"ShardTaken":     {"tc qdisc del dev down0 parent 1:2\ntc qdisc replace dev down0 parent 1:10 handle 2: bfifo limit 9999", true},
+		"ShardDefault":   {"tc qdisc del dev up0 parent 1:2\ntc qdisc add dev up0 parent 1:2 handle 2: htb default 11", true},
+		"ShardClassGone": {"tc class del dev up0 classid 1:3", true},
+		"ShardRate":      {"tc class change dev up0 classid 1:3 htb rate 7mbit", false},
+		"ShardElsewhere": {"tc class del dev up0 classid 1:3\ntc class add dev up0 parent 1: classid 1:3 htb rate 7mbit", true},
+		"TrunkRate":      {"tc class change dev up0 classid 1:1 htb rate 7mbit", true},
+		"ShardTrunkRate": {"tc class change dev down0 classid 3:1 htb rate 7mbit", true},
+		"ClassElsewhere": {"tc class del dev up0 classid 1:10\ntc class add dev up0 parent 1: classid 1:10 htb rate 100mbit quantum 20000", true},
+		"ClassForeign":   {"tc class add dev up0 parent 2: classid 2:99 htb rate 1mbit", false},
+		"BurstGone":      {"tc class change dev down0 classid 3:12 htb rate 100mbit quantum 20000", true},
+		"QueueChanged":   {"tc qdisc change dev up0 parent 3:12 bfifo limit 1234", true},
+		"QueueIsTree":    {"tc qdisc replace dev up0 parent 2:11 handle 77: htb\ntc class add dev up0 parent 77: classid 77:10 htb rate 1mbit", true},
+	})
+	w.reconcile(want[:1]...)
+	w.nothingLeft(want[:1])
+	if left := w.exec(w.edge, "tc filter show dev up0 parent 1:"); left != "" {
+		t.Errorf("a filter is left though there is one shard: %s", left)
+	}
+	want[0].Addrs = want[0].Addrs[:1]
+	w.reconcile(append(want[1:], want[0])...)
 }
 
 // shell runs a script in the edge's namespace.

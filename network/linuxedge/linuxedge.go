@@ -1,8 +1,8 @@
 // Package linuxedge enforces public addresses, bandwidth and tenant isolation on a Linux box between machines and the Internet.
 //
-// For each port there is one HTB class with the same minor number on the uplink (what the machine sends) and on the
-// downlink (what it receives). One nftables map per direction turns addresses into the class, in skb->priority, where HTB
-// finds it without a filter: the cost of a packet does not grow with the number of machines. The map of what machines
+// For each port there is one HTB class with the same number on the uplink (what the machine sends) and on the downlink
+// (what it receives). One nftables map per direction turns addresses into the class, in skb->priority, where HTB
+// finds it without a filter, the first thousand, or behind one: the cost of a packet does not grow with the number of machines. The map of what machines
 // send has the MAC address in its key, so it is the anti-spoof guard too: who is not in it, or not with this address, is
 // dropped in prerouting, before routing could answer.
 //
@@ -10,18 +10,21 @@
 // holds what no other kernel object can. Ports grow class, queue, neighbour, route and then, in one nftables transaction,
 // record and map; they shrink the other way round. What a crash leaves behind has no record and is swept by the next Apply.
 //
-// The whole namespace is taken over as a router that forwards nothing but this. One uplink and one downlink device carry
-// about 1,000 machines: creating a class costs time in proportion to their number.
+// The whole namespace is taken over as a router that forwards nothing but this.
 package linuxedge
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"time"
 	"unicode"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/bareyard/bareyard/machine"
 	"github.com/bareyard/bareyard/network"
@@ -34,7 +37,14 @@ type Config struct {
 	Uplink   string         // device towards the Internet
 	Downlink string         // device towards the machines' public ports, on which nobody but the edge routes
 	Deny     []netip.Prefix // what no machine may reach: management, provisioning and BMC networks
+	Capacity int            // kbit/s that either device carries: what bursts share; 0 means more than all that is sold
+	Shard    int            // machines per HTB; 0 means 1,000, which no reason is known to change
 }
+
+func (c Config) numbering() numbering { return numbering(cmp.Or(c.Shard, perShard)) }
+
+// trunk is what a device carries.
+func (c Config) trunk() network.Bandwidth { return network.Fixed(cmp.Or(c.Capacity, network.MaxKbit)) }
 
 // Protocol marks the routes of this package (rtm_protocol), for routing daemons to pick up: routes to a device are to be
 // announced, blackhole routes to be announced as such (RTBH).
@@ -59,6 +69,14 @@ func New(cfg Config) (*Edge, error) {
 			return nil, invalid("deny", fmt.Sprintf("%s is not a prefix without host bits", p), "write it as 10.99.0.0/24")
 		}
 	}
+	if cfg.Capacity != 0 {
+		if err := network.ValidateKbit("capacity", cfg.Capacity); err != nil {
+			return nil, err
+		}
+	}
+	if cfg.Shard < 0 || cfg.Shard > lastMinor {
+		return nil, invalid("shard", fmt.Sprintf("%d machines per HTB is out of range", cfg.Shard), "leave it out")
+	}
 	return &Edge{cfg}, nil
 }
 
@@ -78,7 +96,7 @@ func (e *Edge) Read(ctx context.Context) ([]network.Port, error) {
 		r := st.records[id]
 		p := r.Port
 		p.Addrs = slices.Clone(p.Addrs)
-		if !st.holds(r) {
+		if !st.holds(r, e.cfg.trunk()) {
 			p.Mode = ""
 		}
 		ports = append(ports, p)
@@ -88,32 +106,51 @@ func (e *Edge) Read(ctx context.Context) ([]network.Port, error) {
 
 // Caps says what this driver can do.
 func (e *Edge) Caps(context.Context) (network.Caps, error) {
-	return network.Caps{Driver: "linux", Modes: network.Modes(), IPv6: true, Ports: lastMinor - firstMinor, Counts: "delivered"}, nil
+	return network.Caps{Driver: "linux", Modes: network.Modes(), Burst: true, IPv6: true, Ports: int(e.cfg.numbering().last()) - firstMinor + 1, Counts: "delivered"}, nil
 }
 
-// Counters returns what the classes have delivered. When the kernel was interrupted while it dumped them there is an error
-// rather than a sample that is not to be billed.
+// Counters returns what the classes have delivered. When the kernel was interrupted while it dumped them, they are in doubt.
 func (e *Edge) Counters(ctx context.Context) ([]network.Counter, error) {
 	s, err := open(ctx, e.cfg, namespace.Shared)
 	if err != nil {
 		return nil, err
 	}
 	defer s.close()
-	st, err := s.read()
-	if err != nil {
+	return s.count()
+}
+
+func (s *session) count() ([]network.Counter, error) {
+	st := &state{numbering: s.cfg.numbering()}
+	if err := s.readSets(st); err != nil {
 		return nil, err
 	}
-	now := time.Now()
-	out := make([]network.Counter, 0, 2*len(st.records))
-	for _, id := range slices.Sorted(maps.Keys(st.records)) {
-		r := st.records[id]
-		up, ok1 := st.classes[uplink][r.minor]
-		down, ok2 := st.classes[downlink][r.minor]
-		if !ok1 || !ok2 {
-			continue // a class is gone and its count with it: the next Apply starts a new epoch
+	ids := slices.Sorted(maps.Keys(st.records))
+	out := make([]network.Counter, 0, 2*len(ids))
+	var at [2]time.Time
+	var doubt [2]string
+	for i := range s.links {
+		t, err := s.readTree(side(i))
+		if errors.Is(err, netlink.ErrDumpInterrupted) {
+			t, doubt[i], err = &tree{numbering: st.numbering}, "the kernel was interrupted whenever it listed the classes", nil
 		}
-		out = append(out, network.Counter{Machine: id, Direction: network.Down, Bytes: down.bytes, Epoch: r.epoch, At: now},
-			network.Counter{Machine: id, Direction: network.Up, Bytes: up.bytes, Epoch: r.epoch, At: now})
+		if err != nil {
+			return nil, err
+		}
+		st.trees[i], at[i] = t, time.Now()
+	}
+	for _, id := range ids {
+		r := st.records[id]
+		for _, i := range []side{downlink, uplink} {
+			c := network.Counter{Machine: id, Direction: i.direction(), Epoch: r.epoch, At: at[i], Doubt: doubt[i]}
+			switch {
+			case c.Doubt != "":
+			case !st.trees[i].has(r.minor):
+				c.Doubt = "its class is gone, and the count with it" // the next Apply starts a new epoch
+			default:
+				c.Bytes = st.trees[i].classes[st.classID(r.minor)].bytes
+			}
+			out = append(out, c)
+		}
 	}
 	return out, nil
 }
@@ -144,7 +181,7 @@ func (e *Edge) Apply(ctx context.Context, set []network.Port, remove []string) e
 			return err
 		}
 	}
-	if err := s.prepare(st); err != nil {
+	if err := s.prepare(); err != nil {
 		return err
 	}
 	if keep := st.shrunk(want); !maps.EqualFunc(keep, st.records, record.equal) {
@@ -186,7 +223,7 @@ func plan(st *state, set []network.Port, remove []string) (map[string]record, er
 		p.Addrs = slices.SortedFunc(slices.Values(p.Addrs), netip.Prefix.Compare)
 		r, ok := want[p.Machine]
 		if !ok {
-			for taken[next] && next < lastMinor {
+			for taken[next] && next < st.last() {
 				next++
 			}
 			if taken[next] {
@@ -217,9 +254,6 @@ func plan(st *state, set []network.Port, remove []string) (map[string]record, er
 func validate(p network.Port) error {
 	if err := p.Validate(); err != nil {
 		return err
-	}
-	if p.Up.Burst+p.Down.Burst > 0 {
-		return invalid("burst", "this edge does not burst", "sell a fixed bandwidth")
 	}
 	bad := func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }
 	if len(p.Machine) > 128 || slices.ContainsFunc([]rune(p.Machine), bad) {

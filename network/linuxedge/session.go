@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/cilium/ebpf"
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -34,10 +35,14 @@ type session struct {
 	tc    *nl.SocketHandle // for messages that the netlink package does not know
 	nft   *nftables.Conn
 	links [2]netlink.Link
+	prog  *ebpf.Program // see program
+
+	dumpClasses func(netlink.Link) ([]netlink.Class, error) // listClasses
 }
 
 func open(ctx context.Context, cfg Config, how namespace.Lock) (_ *session, err error) {
 	s := &session{cfg: cfg}
+	s.dumpClasses = s.listClasses
 	defer func() {
 		if err != nil {
 			s.close()
@@ -66,6 +71,9 @@ func open(ctx context.Context, cfg Config, how namespace.Lock) (_ *session, err 
 }
 
 func (s *session) close() {
+	if s.prog != nil {
+		_ = s.prog.Close() // a filter keeps it
+	}
 	if s.nft != nil {
 		_ = s.nft.CloseLasting()
 	}

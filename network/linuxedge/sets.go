@@ -89,12 +89,12 @@ func definitions(t *nftables.Table) []*nftables.Set {
 
 // layout returns the elements that records ask for. The down maps hold the addresses of every port, whatever its mode: they
 // are where Read finds them. That nothing passes to a port that is off or blackholed is the routes' doing.
-func layout(records map[string]record) map[string]elements {
+func (n numbering) layout(records map[string]record) map[string]elements {
 	out := map[string]elements{setPorts: {}, setUp4: {}, setUp6: {}, setDown4: {}, setDown6: {}}
 	for _, r := range records {
 		mac, _ := net.ParseMAC(r.MAC)
 		out[setPorts].add(element{key: string(mac), comment: r.comment()})
-		value := string(binary.NativeEndian.AppendUint32(nil, classID(r.minor)))
+		value := string(binary.NativeEndian.AppendUint32(nil, n.classID(r.minor)))
 		padded := string(mac) + "\x00\x00"
 		for _, p := range r.Addrs {
 			first, last := bounds(p)
@@ -165,8 +165,6 @@ func interval(first, last, value string) []element {
 	return out
 }
 
-func classID(minor uint16) uint32 { return 1<<16 | uint32(minor) }
-
 // readSets reads the table: which elements there are, and the records that they make up. An element that makes no sense is
 // no record; the next commit removes it.
 func (s *session) readSets(st *state) error {
@@ -227,7 +225,7 @@ func (st *state) decode() {
 			return
 		}
 		id := binary.NativeEndian.Uint32([]byte(value))
-		if r, ok := st.records[byMinor[uint16(id)]]; ok && id == classID(r.minor) {
+		if r, ok := st.records[byMinor[uint16(id)]]; ok && id == st.classID(r.minor) {
 			one := r.Port
 			if one.Addrs = []netip.Prefix{p}; one.Validate() != nil {
 				return // an address that no port can have
@@ -295,7 +293,7 @@ const perMessage = 500
 // commit makes the table hold exactly these records, in one transaction: packets see the old table or the new one.
 func (s *session) commit(st *state, records map[string]record) error {
 	table := s.nft.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: tableName})
-	want := layout(records)
+	want := st.layout(records)
 	for name, e := range denied(s.cfg.Deny) {
 		want[name] = e
 	}

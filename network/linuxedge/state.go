@@ -16,12 +16,6 @@ import (
 	"github.com/bareyard/bareyard/network"
 )
 
-// Minor numbers of classes. Each is the low half of the port's next hop too (nextHop), where 0.1 is the gateway.
-const (
-	firstMinor = 0x10
-	lastMinor  = 0xfff0
-)
-
 // record is a port with what the kernel is to remember about it.
 type record struct {
 	network.Port
@@ -44,11 +38,11 @@ func (s side) direction() network.Direction {
 	return network.Down
 }
 
-func (r record) kbit(s side) int { return r.Passes(s.direction()).Kbit }
+func (r record) rate(s side) network.Bandwidth { return r.Passes(s.direction()) }
 
 // comment is the record as the comment of an nftables element; parseRecord reads it. MAC and addresses are keys elsewhere.
 func (r record) comment() string {
-	return fmt.Sprintf("%s %s 1:%x %s/%s %d %d", r.Machine, r.Mode, r.minor, speed(r.Up), speed(r.Down), r.Limit, r.epoch)
+	return fmt.Sprintf("%s %s %x %s/%s %d %d", r.Machine, r.Mode, r.minor, speed(r.Up), speed(r.Down), r.Limit, r.epoch)
 }
 
 // speed writes a bandwidth: 100000, or 10000+100000 for one that bursts.
@@ -76,19 +70,21 @@ func parseRecord(mac, comment string) (record, error) {
 		return record{}, fmt.Errorf("record of %s has %d fields: %q", mac, len(f), comment)
 	}
 	r := record{Port: network.Port{Machine: f[0], MAC: mac, Mode: network.Mode(f[1])}}
-	minor, ok := strings.CutPrefix(f[2], "1:")
-	m, err1 := strconv.ParseUint(minor, 16, 16)
-	up, down, ok2 := strings.Cut(f[3], "/")
+	m, err1 := strconv.ParseUint(f[2], 16, 16)
+	up, down, ok := strings.Cut(f[3], "/")
 	u, err2 := parseSpeed(up)
 	d, err3 := parseSpeed(down)
 	limit, err4 := strconv.Atoi(f[4])
 	epoch, err5 := strconv.ParseInt(f[5], 10, 64)
-	if err := errors.Join(err1, err2, err3, err4, err5); err != nil || !ok || !ok2 || r.Machine == "" {
+	if err := errors.Join(err1, err2, err3, err4, err5); err != nil || !ok || r.Machine == "" {
 		return record{}, fmt.Errorf("record of %s is damaged: %q", mac, comment)
+	}
+	if m < firstMinor || m > lastMinor {
+		return record{}, fmt.Errorf("record of %s names class %s, which no machine has", mac, f[2])
 	}
 	r.minor, r.Up, r.Down, r.Limit, r.epoch = uint16(m), u, d, limit, epoch
 	switch {
-	case m < firstMinor || m > lastMinor, !slices.Contains(network.Modes(), r.Mode), r.comment() != comment:
+	case !slices.Contains(network.Modes(), r.Mode), r.comment() != comment:
 		return record{}, fmt.Errorf("record of %s is not ours: %q", mac, comment)
 	}
 	one := r.Port
@@ -97,13 +93,6 @@ func parseRecord(mac, comment string) (record, error) {
 		return record{}, fmt.Errorf("record of %s: %w", mac, err)
 	}
 	return r, nil
-}
-
-// class is an HTB class and the queue below it.
-type class struct {
-	kbit  int
-	queue int // bytes of the bfifo below; 0 when there is another queue or none
-	bytes uint64
 }
 
 // hop is where a route leads: to the next hop of a minor number, or into a blackhole when that is 0.
@@ -116,31 +105,28 @@ const stray hop = 1
 
 // state is what the kernel holds.
 type state struct {
-	records  map[string]record // by machine
-	sets     map[string]elements
-	guarded  bool // the forward chain is there, and drops by default
-	classes  [2]map[uint16]class
-	squatted [2]bool               // the root queue has our handle, but is another
-	roots    [2]bool               // the root queue is our HTB
-	neighs   map[netip.Addr]string // permanent entries of the downlink: next hop to MAC
-	routes   map[netip.Prefix]hop  // of our protocol
+	numbering
+	records map[string]record // by machine
+	sets    map[string]elements
+	guarded bool // the forward chain is there, and drops by default
+	trees   [2]*tree
+	neighs  map[netip.Addr]string // permanent entries of the downlink: next hop to MAC
+	routes  map[netip.Prefix]hop  // of our protocol
 }
 
 func (st *state) classed(minor uint16) bool {
-	_, up := st.classes[uplink][minor]
-	_, down := st.classes[downlink][minor]
-	return up && down
+	return st.trees[uplink].has(minor) && st.trees[downlink].has(minor)
 }
 
 // holds reports whether everything that a record asks for is in place.
-func (st *state) holds(r record) bool {
+func (st *state) holds(r record, trunk network.Bandwidth) bool {
 	for _, s := range []side{uplink, downlink} {
-		c, ok := st.classes[s][r.minor]
-		if !ok || !st.roots[s] || c.kbit != r.kbit(s) || c.queue != queueBytes(r.kbit(s)) {
+		c := st.trees[s].classes[st.classID(r.minor)]
+		if !st.trees[s].leads(r.minor, trunk) || c.rate != r.rate(s) || c.queue != queueBytes(r.rate(s).Ceil()) {
 			return false
 		}
 	}
-	for name, want := range layout(map[string]record{r.Machine: r}) {
+	for name, want := range st.layout(map[string]record{r.Machine: r}) {
 		for e := range want {
 			if !st.sets[name][e] {
 				return false
@@ -237,14 +223,19 @@ func dump[T any](what string, f func() (T, error)) (T, error) {
 }
 
 func (s *session) read() (*state, error) {
-	st := &state{neighs: map[netip.Addr]string{}, routes: map[netip.Prefix]hop{}}
+	st := &state{numbering: s.cfg.numbering(), neighs: map[netip.Addr]string{}, routes: map[netip.Prefix]hop{}}
 	if err := s.readSets(st); err != nil {
 		return nil, err
 	}
 	for i := range s.links {
-		if err := s.readClasses(st, side(i)); err != nil {
+		t, err := s.readTree(side(i))
+		if err != nil {
 			return nil, err
 		}
+		if err := s.readQueues(t, side(i)); err != nil {
+			return nil, err
+		}
+		st.trees[i] = t
 	}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		if err := s.readRoutes(st, family); err != nil {
@@ -303,32 +294,34 @@ func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
 	return netip.PrefixFrom(a, ones), ok
 }
 
-// prepare brings about what all ports share, except for the nftables rules, which commit writes.
-func (s *session) prepare(st *state) error {
+// prepare brings about what all ports share, except for the trees, which grow plants, and the nftables rules, which commit
+// writes.
+func (s *session) prepare() error {
 	if err := s.ns.Do(func() error { return write(s.sysctls()) }); err != nil {
 		return err
 	}
-	if err := s.gateways(); err != nil {
-		return err
-	}
+	return s.gateways()
+}
+
+// grow makes trees, classes, neighbours and routes for the records that are to be.
+func (s *session) grow(ctx context.Context, st *state, want map[string]record) error {
 	for i := range s.links {
-		if err := s.root(st, side(i)); err != nil {
+		sold := map[uint16]int{}
+		for _, r := range want {
+			sold[st.major(r.minor)] += r.rate(side(i)).Kbit
+		}
+		if err := s.plant(st.trees[i], side(i), sold); err != nil {
 			return err
 		}
 	}
-	return nil
-}
-
-// grow makes classes, neighbours and routes for the records that are to be.
-func (s *session) grow(ctx context.Context, st *state, want map[string]record) error {
 	for _, id := range slices.Sorted(maps.Keys(want)) {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("apply to edge: %w", err)
 		}
 		r := want[id]
 		for _, side := range []side{uplink, downlink} {
-			if err := s.shape(st, side, r.minor, r.kbit(side)); err != nil {
-				return fmt.Errorf("shape %s of machine %s: %w", s.links[side].Attrs().Name, id, err)
+			if err := s.shape(st.trees[side], side, r.minor, r.rate(side)); err != nil {
+				return fmt.Errorf("shape machine %s: %w", id, err)
 			}
 		}
 		if err := s.lead(st, r); err != nil {
@@ -353,14 +346,9 @@ func (s *session) sweep(st *state) error {
 	if err := s.unlead(st, routes, hops); err != nil {
 		return err
 	}
-	for _, side := range []side{uplink, downlink} {
-		for minor := range st.classes[side] {
-			if minors[minor] {
-				continue
-			}
-			if err := s.unshape(st, side, minor); err != nil {
-				return fmt.Errorf("remove class 1:%x of %s: %w", minor, s.links[side].Attrs().Name, err)
-			}
+	for i, t := range st.trees {
+		if err := s.prune(t, side(i), minors); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -280,8 +280,8 @@ func TestCounters(t *testing.T) {
 		t.Errorf("a change of rate turned %+v into %+v", after, c)
 	}
 	w.exec(w.edge, "tc class del dev up0 classid 1:10")
-	if cs, err := w.driver().Counters(t.Context()); err != nil || len(cs) != 0 {
-		t.Errorf("counters without a class are %v, %v", cs, err)
+	if c := read(); c.up.Doubt == "" || c.down.Doubt != "" {
+		t.Errorf("without one class the port counts %+v", c)
 	}
 	w.reconcile(p)
 	c := read()

@@ -58,6 +58,8 @@ type world struct {
 	edge    string
 	mgmt    string
 	tenants []tenant
+
+	shard, capacity int // of the driver's configuration
 }
 
 type tenant struct {
@@ -154,7 +156,7 @@ func (w *world) exec(ns, line string) string {
 func (w *world) sysctl(ns, setting string) { w.exec(ns, "sysctl -qw "+setting) }
 
 func (w *world) config() linuxedge.Config {
-	return linuxedge.Config{Netns: w.edge, Uplink: "up0", Downlink: "down0", Deny: []netip.Prefix{netip.MustParsePrefix("10.98.0.0/16"), netip.MustParsePrefix("10.99.0.0/24")}}
+	return linuxedge.Config{Netns: w.edge, Shard: w.shard, Capacity: w.capacity, Uplink: "up0", Downlink: "down0", Deny: []netip.Prefix{netip.MustParsePrefix("10.98.0.0/16"), netip.MustParsePrefix("10.99.0.0/24")}}
 }
 
 func (w *world) driver() *linuxedge.Edge {
