@@ -282,6 +282,10 @@ func Diff(want, have []Port) (set []Port, remove []string) {
 // Reconcile makes the edge carry exactly the wanted ports. Run it at start, after every change and now and then: it repairs
 // drift, and without any it changes nothing.
 func Reconcile(ctx context.Context, edge Edge, want []Port) error {
+	want = slices.Clone(want)
+	for i, now := 0, time.Now(); i < len(want); i++ {
+		want[i] = want[i].At(now)
+	}
 	if err := ValidatePorts(want); err != nil {
 		return err
 	}

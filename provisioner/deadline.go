@@ -86,6 +86,9 @@ func (e *Engine) Reconcile(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	for i, now := 0, time.Now(); i < len(want); i++ {
+		want[i] = want[i].At(now) // a blackhole may have run out
+	}
 	set, remove := network.Diff(want, have)
 	for _, p := range set {
 		remove = append(remove, p.Machine)

@@ -167,7 +167,7 @@ func TestTenantReachesOnlyTheInternet(t *testing.T) {
 	c := w.raw(w.tenants[0].ns, "eth0")
 	t.Cleanup(func() { _ = c.Close() })
 	good := w.good()
-	for _, dst := range []string{"10.99.0.2", "10.98.0.7", "10.98.255.255", "169.254.0.17", "169.254.77.1", "fe80::1234"} {
+	for _, dst := range []string{"10.99.0.2", "10.98.0.7", "10.98.255.255", "169.254.0.17", "169.254.77.1", "fe80::1234", "fd00:98::7", "fd00:98:ffff::1", "fd00:99::2"} {
 		d := good
 		d.dst, d.mark = dst, markBad
 		if strings.Contains(dst, ":") {
@@ -191,8 +191,12 @@ func TestTenantReachesOnlyTheInternet(t *testing.T) {
 	// The edge's own services: listening on every address, answering nobody from the downlink.
 	l := w.listenUDP(w.edge, ":5353")
 	tcp := w.listen(w.edge, ":5354")
-	src := w.listenUDP(w.tenants[0].ns, "203.0.113.1:0")
-	for _, dst := range []string{"169.254.0.1", "192.0.2.2", "10.99.0.1", "203.0.113.255"} {
+	src4, src6 := w.listenUDP(w.tenants[0].ns, "203.0.113.1:0"), w.listenUDP(w.tenants[0].ns, "[2001:db8:1::1]:0")
+	for _, dst := range []string{"169.254.0.1", "192.0.2.2", "10.99.0.1", "203.0.113.255", "[2001:db8:ffff::2]", "[fd00:99::1]"} {
+		src := src4
+		if strings.HasPrefix(dst, "[") {
+			src = src6
+		}
 		if _, err := src.WriteTo([]byte(markBad), net.UDPAddrFromAddrPort(netip.MustParseAddrPort(dst+":5353"))); err != nil {
 			t.Fatal(err)
 		}

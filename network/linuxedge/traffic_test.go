@@ -51,16 +51,23 @@ func busy(t *testing.T) bool {
 // exceeded is nothing that load explains, but the queue and the burst of a class may come out in one window.
 func best(t *testing.T, what string, ideal float64, measure func() float64) {
 	t.Helper()
+	if got, ok := attempt(t, what, ideal, measure); !ok {
+		t.Errorf("%s: %v Mbit/s, want %.1f -10/+3 %%", what, got, ideal)
+	}
+}
+
+func attempt(t *testing.T, what string, ideal float64, measure func() float64) ([]string, bool) {
+	t.Helper()
 	var got []string
 	for n := 1; n <= tries || n <= patient && busy(t); n++ {
 		mbit := measure()
 		got = append(got, fmt.Sprintf("%.1f", mbit))
 		if within(mbit, ideal) {
 			t.Logf("%s: %v Mbit/s, ideal %.1f", what, got, ideal)
-			return
+			return got, true
 		}
 	}
-	t.Errorf("%s: %v Mbit/s, want %.1f -10/+3 %%", what, got, ideal)
+	return got, false
 }
 
 // rate reads from a connection for a while and returns its goodput in Mbit/s.
@@ -187,18 +194,43 @@ func TestBandwidth(t *testing.T) {
 	tn := w.tenants[0]
 	home := tn.port.Addrs[0].Addr().String()
 	for _, mbit := range []int{10, 100, 1000} {
-		t.Run(fmt.Sprintf("%dMbit", mbit), func(t *testing.T) {
-			w := w.in(t)
-			p := tn.port
-			p.Up, p.Down = network.Fixed(mbit*1000), network.Fixed(mbit*1000)
-			w.reconcile(p)
-			ideal := float64(mbit) * tcpPayload / frame
-			buf := make([]byte, 1<<20)
-			best(t, "TCP up", ideal, func() float64 { return rate(t, w.in(t).stream(tn, true), buf) })
-			best(t, "TCP down", ideal, func() float64 { return rate(t, w.in(t).stream(tn, false), buf) })
-			best(t, "UDP up", float64(mbit), func() float64 { return w.udpRate(tn.ns, home, w.inet, inet4, mbit) })
-			best(t, "UDP down", float64(mbit), func() float64 { return w.udpRate(w.inet, inet4, tn.ns, home, mbit) })
-		})
+		buf := make([]byte, 1<<20)
+		for _, m := range []struct {
+			what  string
+			ideal float64
+			start func(w *world) (measure func() float64)
+		}{
+			{"TCPUp", float64(mbit) * tcpPayload / frame, func(w *world) func() float64 {
+				c := w.stream(w.tenants[0], true)
+				return func() float64 { return rate(w.t, c, buf) }
+			}},
+			{"TCPDown", float64(mbit) * tcpPayload / frame, func(w *world) func() float64 {
+				c := w.stream(w.tenants[0], false)
+				return func() float64 { return rate(w.t, c, buf) }
+			}},
+			{"UDPUp", float64(mbit), func(w *world) func() float64 {
+				return func() float64 { return w.udpRate(w.tenants[0].ns, home, w.inet, inet4, mbit) }
+			}},
+			{"UDPDown", float64(mbit), func(w *world) func() float64 {
+				return func() float64 { return w.udpRate(w.inet, inet4, w.tenants[0].ns, home, mbit) }
+			}},
+		} {
+			t.Run(fmt.Sprintf("%dMbit/%s", mbit, m.what), func(t *testing.T) {
+				w := w.in(t)
+				p := tn.port
+				p.Up, p.Down = network.Fixed(mbit*1000), network.Fixed(mbit*1000)
+				w.reconcile(p)
+				got, ok := attempt(t, m.what, m.ideal, m.start(w))
+				if ok {
+					return
+				}
+				plain := m.start(newPlainWorld(t))()
+				if mbit == 1000 && plain < 1.1*m.ideal {
+					t.Skipf("LOUD SKIP: this box forwards %.0f Mbit/s without any rule of ours, and cannot show %.0f; measured %v", plain, m.ideal, got)
+				}
+				t.Errorf("%v Mbit/s, want %.1f -10/+3 %%; without any rule of ours it is %.0f", got, m.ideal, plain)
+			})
+		}
 	}
 	t.Run("UpAndDownApart", func(t *testing.T) {
 		w := w.in(t)

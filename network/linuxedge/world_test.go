@@ -86,14 +86,23 @@ func newWorld(t *testing.T, tenants int) *world {
 		"route add 2001:db8::/40 via 2001:db8:ffff::2")
 	w.ip(w.edge, "link set up0 address "+uplinkMAC, "addr add 192.0.2.2/24 dev up0", "addr add 2001:db8:ffff::2/64 dev up0 nodad", "route add default via "+inet4, "route add default via "+inet6)
 	w.veth(w.mgmt, "eth0", w.edge, "mgmt0")
-	w.ip(w.mgmt, "addr add 10.99.0.2/24 dev eth0", "route add default via 10.99.0.1")
-	w.ip(w.edge, "addr add 10.99.0.1/24 dev mgmt0", "link add down0 address 02:00:00:00:01:03 type bridge")
+	w.ip(w.mgmt, "addr add 10.99.0.2/24 dev eth0", "addr add fd00:99::2/64 dev eth0 nodad", "route add default via 10.99.0.1", "route add default via fd00:99::1")
+	w.ip(w.edge, "addr add 10.99.0.1/24 dev mgmt0", "addr add fd00:99::1/64 dev mgmt0 nodad", "link add down0 address 02:00:00:00:01:03 type bridge")
 	w.sysctl(w.edge, "net.ipv6.conf.down0.accept_dad=0")
 	w.listenUDP(w.inet, ":4001") // where the tests' frames go, or each would be answered with an ICMP error
 	for i := 1; i <= tenants; i++ {
 		w.tenant(i)
 		w.listenUDP(w.tenants[i-1].ns, ":4001")
 	}
+	return w
+}
+
+// newPlainWorld is a world whose edge is a plain router: what the box can do without us.
+func newPlainWorld(t *testing.T) *world {
+	t.Helper()
+	w := newWorld(t, 1)
+	w.ip(w.edge, "link set down0 up", "addr add 169.254.0.1/32 dev down0", "route add 203.0.113.1/32 dev down0")
+	w.sysctl(w.edge, "net.ipv4.ip_forward=1")
 	return w
 }
 
@@ -108,7 +117,7 @@ func (w *world) tenant(i int) {
 	w.ip(w.edge, "link set "+port+" master down0", "link set "+port+" type bridge_slave isolated on")
 	// What Seed.NetworkConfig writes into the OS.
 	w.ip(tn.ns, "link set eth0 address "+p.MAC, "addr add "+p.Addrs[0].String()+" dev eth0", "route add 169.254.0.1 dev eth0 scope link", "route add default via 169.254.0.1 onlink dev eth0",
-		fmt.Sprintf("addr add 2001:db8:%x::1/64 dev eth0 nodad", i), "route add 2000::/3 via fe80::1 dev eth0")
+		fmt.Sprintf("addr add 2001:db8:%x::1/64 dev eth0 nodad", i), "route add 2000::/3 via fe80::1 dev eth0", "route add fc00::/7 via fe80::1 dev eth0")
 	w.tenants = append(w.tenants, tn)
 }
 
@@ -156,7 +165,7 @@ func (w *world) exec(ns, line string) string {
 func (w *world) sysctl(ns, setting string) { w.exec(ns, "sysctl -qw "+setting) }
 
 func (w *world) config() linuxedge.Config {
-	return linuxedge.Config{Netns: w.edge, Shard: w.shard, Capacity: w.capacity, Uplink: "up0", Downlink: "down0", Deny: []netip.Prefix{netip.MustParsePrefix("10.98.0.0/16"), netip.MustParsePrefix("10.99.0.0/24")}}
+	return linuxedge.Config{Netns: w.edge, Shard: w.shard, Capacity: w.capacity, Uplink: "up0", Downlink: "down0", Deny: []netip.Prefix{netip.MustParsePrefix("10.98.0.0/16"), netip.MustParsePrefix("10.99.0.0/24"), netip.MustParsePrefix("fd00:98::/32")}}
 }
 
 func (w *world) driver() *linuxedge.Edge {
