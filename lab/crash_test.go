@@ -338,6 +338,9 @@ func (y *yard) replayJob(j machine.Job, events []provisioner.Event) {
 			plan = plan[1:]
 		case machine.JobRetry:
 			attempt, plan = attempt+1, machine.Plan(j.Kind)
+		case machine.JobReboot:
+			plan = machine.Plan(j.Kind)
+			plan = plan[slices.IndexFunc(plan, func(s machine.Step) bool { return s.Name == machine.StepPowerOff }):]
 		}
 	}
 	if state != j.State || state == machine.JobSucceeded && len(plan) != 0 {

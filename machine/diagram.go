@@ -30,6 +30,8 @@ func Diagrams() string {
 	}
 	fmt.Fprintf(&b, "\nA step that fails or stays silent ends the attempt; after %d attempts the job fails. What fails for good (the wrong machine, a disk too small, "+
 		"a failed validation, a BMC that refuses the password) is not tried again.\n", MaxAttempts)
+	fmt.Fprintf(&b, "\nA machine that sends no packet within %s of its power on is started again, back at %s, by another of its BMC's ways to set the next boot; "+
+		"after %d starts in vain the job fails. The way by which it came is remembered.\n", SeenWithin, StepPowerOff, MaxBoots)
 	return b.String()
 }
 

@@ -23,6 +23,7 @@ type JobEvent string
 const (
 	JobAdvance JobEvent = "advance" // a step is done, the next begins
 	JobRetry   JobEvent = "retry"   // a new attempt begins at the first step
+	JobReboot  JobEvent = "reboot"  // the machine was not seen on the wire: it is booted again, by the BMC's next method
 	JobSucceed JobEvent = "succeed" // the last step is done
 	JobFail    JobEvent = "fail"    // no attempt is left, or a retry cannot help
 	JobCancel  JobEvent = "cancel"  // somebody called it off
@@ -35,11 +36,11 @@ func JobStates() []JobState {
 
 // JobEvents lists every job event.
 func JobEvents() []JobEvent {
-	return []JobEvent{JobAdvance, JobRetry, JobSucceed, JobFail, JobCancel}
+	return []JobEvent{JobAdvance, JobRetry, JobReboot, JobSucceed, JobFail, JobCancel}
 }
 
 var jobTable = table[JobState, JobEvent]{
-	JobRunning:   {JobAdvance: JobRunning, JobRetry: JobRunning, JobSucceed: JobSucceeded, JobFail: JobFailed, JobCancel: JobCancelled},
+	JobRunning:   {JobAdvance: JobRunning, JobRetry: JobRunning, JobReboot: JobRunning, JobSucceed: JobSucceeded, JobFail: JobFailed, JobCancel: JobCancelled},
 	JobSucceeded: {},
 	JobFailed:    {},
 	JobCancelled: {},
@@ -72,6 +73,7 @@ type Job struct {
 	Step      StepName `json:"step"`
 	Turn      int      `json:"turn"`             // counts the actions enqueued for it; only the newest may act
 	Try       int      `json:"try"`              // from 1: which try of a controller step this is
+	Boots     int      `json:"boots,omitempty"`  // starts of this attempt after which the machine was not seen on the wire
 	Reason    string   `json:"reason,omitempty"` // why the last attempt or the job failed, in words
 
 	Image       string `json:"image,omitempty"`

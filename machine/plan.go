@@ -50,6 +50,13 @@ type Step struct {
 	Destructive bool          // writes to disks: checked against the owning job and attempt in the transaction that starts it
 }
 
+// SeenWithin is how long a machine may take from power on to its first packet before its BMC is suspected of having ignored the
+// boot override. Large servers take minutes to count their memory.
+const SeenWithin = 8 * time.Minute
+
+// MaxBoots is how often an attempt starts a machine that is not seen on the wire, each time by another of the BMC's methods.
+const MaxBoots = 4
+
 // MaxAttempts is how often a job starts over before it fails.
 const MaxAttempts = 3
 

@@ -70,7 +70,7 @@ func TestOrderTransitions(t *testing.T) {
 
 func TestJobTransitions(t *testing.T) {
 	exhaust(t, machine.JobStates(), machine.JobEvents(), machine.NextJob, map[string]machine.JobState{
-		"running+advance": machine.JobRunning, "running+retry": machine.JobRunning, "running+succeed": machine.JobSucceeded,
+		"running+advance": machine.JobRunning, "running+retry": machine.JobRunning, "running+reboot": machine.JobRunning, "running+succeed": machine.JobSucceeded,
 		"running+fail": machine.JobFailed, "running+cancel": machine.JobCancelled,
 	})
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/bareyard/bareyard/ipmi"
 	"github.com/bareyard/bareyard/machine"
 	"github.com/bareyard/bareyard/provisioner"
 )
@@ -192,10 +193,37 @@ func (db *DB) PutBMC(ctx context.Context, machineID string, fn func(*provisioner
 		if err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, `UPDATE bmc SET knowledge=$2, in_band=$3, in_band_why=$4, in_band_at=$5, baseline=$6, found=$7, inventory=$8, inventory_at=$9, bios_until=$10 WHERE machine_id=$1`,
-			machineID, b.Knowledge, b.InBand.State, b.InBand.Why, nilTime(b.InBand.At), b.Baseline, b.Found, b.Inventory, nilTime(b.InventoryAt), nilTime(b.BIOSUntil))
+		_, err = tx.Exec(ctx, `UPDATE bmc SET in_band=$2, in_band_why=$3, in_band_at=$4, baseline=$5, found=$6, inventory=$7, inventory_at=$8, bios_until=$9 WHERE machine_id=$1`,
+			machineID, b.InBand.State, b.InBand.Why, nilTime(b.InBand.At), b.Baseline, b.Found, b.Inventory, nilTime(b.InventoryAt), nilTime(b.BIOSUntil))
 		if err != nil {
 			return fmt.Errorf("write BMC: %w", err)
+		}
+		for _, ev := range events {
+			if err := tell(ctx, tx, machineID, ev.Kind, ev.Text); err != nil {
+				return fmt.Errorf("write event: %w", err)
+			}
+		}
+		return nil
+	})
+}
+
+// Knowledge implements provisioner.BMCs.
+func (db *DB) Knowledge(ctx context.Context, machineID string) (k ipmi.Knowledge, err error) {
+	err = db.pool.QueryRow(ctx, `SELECT knowledge FROM bmc WHERE machine_id = $1`, machineID).Scan(&k)
+	if isNoRows(err) {
+		return k, notFound("machine", machineID)
+	}
+	if err != nil {
+		return k, fmt.Errorf("read what is known of a BMC: %w", err)
+	}
+	return k, nil
+}
+
+// PutKnowledge implements provisioner.BMCs.
+func (db *DB) PutKnowledge(ctx context.Context, machineID string, k ipmi.Knowledge, events ...provisioner.Event) error {
+	return pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `UPDATE bmc SET knowledge = $2 WHERE machine_id = $1`, machineID, k); err != nil {
+			return fmt.Errorf("keep what is known of a BMC: %w", err)
 		}
 		for _, ev := range events {
 			if err := tell(ctx, tx, machineID, ev.Kind, ev.Text); err != nil {

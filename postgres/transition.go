@@ -96,7 +96,8 @@ func lockMachine(ctx context.Context, tx pgx.Tx, w *provisioner.Work, id string)
 		return err
 	}
 	w.Job = &j
-	return nil
+	w.Seen, err = sighting(ctx, tx, id)
+	return err
 }
 
 // errMoved says that the order got another machine between look-up and lock.
@@ -154,6 +155,11 @@ func (db *DB) write(ctx context.Context, tx pgx.Tx, w *provisioner.Work) error {
 	if w.Machine != nil {
 		if err := putMachine(ctx, tx, *w.Machine, w.Now); err != nil {
 			return err
+		}
+	}
+	if w.Unsee {
+		if _, err := tx.Exec(ctx, `DELETE FROM sighting WHERE machine_id = $1`, w.Machine.ID); err != nil {
+			return fmt.Errorf("forget sighting: %w", err)
 		}
 	}
 	for _, t := range w.Spend {

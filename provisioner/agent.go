@@ -24,6 +24,7 @@ func (e *Engine) Hello(ctx context.Context, h machine.Hello, from netip.Addr) (m
 		return machine.Welcome{}, fmt.Errorf("hello from %s: %w", from, ErrDenied)
 	}
 	var welcome machine.Welcome
+	var m machine.Machine
 	err = e.Store.OnMachine(ctx, nonce.MachineID, func(w *Work) error {
 		if !holds(w, nonce) {
 			return ErrStale
@@ -52,8 +53,12 @@ func (e *Engine) Hello(ctx context.Context, h machine.Hello, from netip.Addr) (m
 			}
 		}
 		welcome.Instruction, err = e.instruct(w, AgentRole)
+		m = *w.Machine
 		return err
 	})
+	if err == nil {
+		e.bootSeen(ctx, m)
+	}
 	return welcome, err
 }
 

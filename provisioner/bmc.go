@@ -51,8 +51,10 @@ type Memory interface {
 // BMCs keeps what is known of the machines' BMCs beside how to reach them.
 type BMCs interface {
 	BMC(ctx context.Context, machineID string) (BMC, error)
-	// PutBMC writes back what fn changes, under the row's lock, with the events.
+	// PutBMC writes back what fn changes, but for the knowledge, under the row's lock, with the events.
 	PutBMC(ctx context.Context, machineID string, fn func(*BMC) ([]Event, error)) error
+	Knowledge(ctx context.Context, machineID string) (ipmi.Knowledge, error)
+	PutKnowledge(ctx context.Context, machineID string, k ipmi.Knowledge, events ...Event) error
 }
 
 // BMC is what is known of a machine's BMC beside how to reach it. It holds no password.
@@ -118,14 +120,14 @@ func (e *Engine) remembering(ctx context.Context, m machine.Machine, t ipmi.Targ
 	if e.Memory == nil || e.BMCs == nil {
 		return fn()
 	}
-	kept, err := e.BMCs.BMC(ctx, m.ID)
+	kept, err := e.BMCs.Knowledge(ctx, m.ID)
 	if err != nil {
-		return fmt.Errorf("read what is known of the BMC: %w", err)
+		return err
 	}
-	e.Memory.Learn(t, kept.Knowledge)
+	e.Memory.Learn(t, kept)
 	err = fn()
-	if known := e.Memory.Known(t); ctx.Err() == nil && !sameKnowledge(known, kept.Knowledge) {
-		keep := e.BMCs.PutBMC(ctx, m.ID, func(b *BMC) ([]Event, error) { b.Knowledge = known; return nil, nil })
+	if known := e.Memory.Known(t); !sameKnowledge(known, kept) {
+		keep := e.BMCs.PutKnowledge(context.WithoutCancel(ctx), m.ID, known)
 		if keep != nil { // it is found out again
 			e.log().Warn("knowledge of a BMC not kept", "machine", m.Name, "err", keep)
 		}

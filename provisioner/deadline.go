@@ -67,6 +67,9 @@ func (e *Engine) Expire(ctx context.Context, machineID string) error {
 			e.schedule(w, step, 0)
 			return nil
 		}
+		if step.Name == machine.StepHello && w.Now.Before(end) {
+			return e.unseenBoot(ctx, w)
+		}
 		why := fmt.Sprintf("not done within %s", step.Deadline)
 		if w.Now.Before(end) {
 			why = fmt.Sprintf("no sign of life for %s", w.Now.Sub(w.Job.SeenAt).Round(time.Second))

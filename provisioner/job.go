@@ -43,6 +43,7 @@ func (e *Engine) enter(w *Work) {
 		w.Machine.Public, w.Machine.PortOpen = false, false
 	case machine.StepPowerOn: // it was seen off: from here on no tenant's system runs until hand-over
 		w.Machine.PortOpen = true
+		w.Unsee, w.Seen = true, Sighting{}
 	case machine.StepNetwork:
 		w.Machine.Public = true
 	case machine.StepHandOver, machine.StepRelease:
@@ -60,6 +61,9 @@ func (e *Engine) schedule(w *Work, step machine.Step, after time.Duration) {
 	if step.Actor == machine.Controller {
 		quiet = after + e.lease()
 		w.Actions = append(w.Actions, Action{Kind: ActStep, MachineID: w.Machine.ID, JobID: j.ID, Turn: j.Turn, After: after})
+	}
+	if j.Step == machine.StepHello && w.Seen.At.IsZero() {
+		quiet = e.SeenWithin
 	}
 	if q := w.Now.Add(quiet); quiet > 0 && q.Before(j.Due) {
 		j.Due = q
@@ -102,6 +106,7 @@ func (e *Engine) failAttempt(ctx context.Context, w *Work, fatal bool, reason st
 			return err
 		}
 		w.Job.Attempt++
+		w.Job.Boots = 0
 		w.Job.Step = e.plan(w.Job.Kind)[0].Name
 		e.enter(w)
 		return nil

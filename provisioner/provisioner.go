@@ -92,6 +92,10 @@ type Engine struct {
 	Resolver netip.Addr // DNS server written into installed machines; zero for none
 	BootBits int        // prefix length of the provisioning network
 
+	// SeenWithin is how long a machine may take from power on to its first packet before another boot method is tried. Zero
+	// means that nobody looks at the wire.
+	SeenWithin time.Duration
+
 	Plan  func(machine.JobKind) []machine.Step // nil means machine.Plan
 	Lease time.Duration                        // how long a controller step may be silent before another replica takes it up; zero means 90 s
 	Log   *slog.Logger                         // nil means silence

@@ -109,6 +109,9 @@ func (e *Engine) carryOut(ctx context.Context, m machine.Machine, j machine.Job,
 		return e.bmc(ctx, m, func(t ipmi.Target) error { return e.Power.SetPower(ctx, t, ipmi.OpOff) })
 	case machine.StepNextBoot:
 		return e.bmc(ctx, m, func(t ipmi.Target) error {
+			if j.Boots > 0 {
+				e.bootIgnored(ctx, m, t)
+			}
 			err := e.Power.SetNextBoot(ctx, t, ipmi.DevicePXE, m.Firmware == machine.UEFI)
 			if errors.Is(err, ipmi.ErrOff) {
 				return nil // this BMC takes it only while the host is on: power-on does both

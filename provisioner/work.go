@@ -16,11 +16,13 @@ type Work struct {
 	Job     *machine.Job     // nil when the machine has no active job
 	Order   *machine.Order   // nil when nobody holds the machine
 	Stock   Stock            // what only the database can pick
+	Seen    Sighting         // of the machine on the provisioning network since it was switched on
 
 	Events  []Event      // appended to the event log
 	Actions []Action     // enqueued
 	Past    *machine.Job // a job that this transition ended and replaced
 	NewJob  bool         // Job was started by this transition
+	Unsee   bool         // the machine is about to be switched on: what was seen of it before does not count
 	Spend   []Ticket     // nonces and tokens to write
 	Charges []Charge
 }

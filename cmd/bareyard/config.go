@@ -27,6 +27,7 @@ type config struct {
 	Boot  bootConfig  `yaml:"boot"`
 	Edge  edgeConfig  `yaml:"edge"`
 	Ports portsConfig `yaml:"ports"`
+	BMC   bmcConfig   `yaml:"bmc"`
 
 	ImageDir  string `yaml:"image_dir"` // the chunked store of images
 	Validator string `yaml:"validator"` // the bareyard-validate that is put on machines
@@ -109,6 +110,7 @@ func (c *config) fill(folder string) {
 	c.LogLevel = cmp.Or(c.LogLevel, "info")
 	c.LogFormat = cmp.Or(c.LogFormat, "text")
 	c.Boot.HTTPPort = cmp.Or(c.Boot.HTTPPort, 80)
+	c.BMC.fill()
 	for _, p := range []struct {
 		path     *string
 		standard string
@@ -155,6 +157,9 @@ func (c *config) problem() (key, problem, hint string) {
 		return "log_format", fmt.Sprintf("%q is no format", c.LogFormat), "text or json"
 	}
 	if key, problem, hint := c.Boot.problem(); problem != "" {
+		return key, problem, hint
+	}
+	if key, problem, hint := c.BMC.problem(); problem != "" {
 		return key, problem, hint
 	}
 	return c.Edge.problem()

@@ -203,12 +203,15 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 	if cfg.Boot.Interface != "" {
 		reserved := &reservations{db: db, log: log}
 		group.Go(func() error { return reserved.Run(ctx) })
+		seen := newSightings(db, log)
+		group.Go(func() error { return seen.run(ctx) })
 		boot := &netboot.Server{
 			Booter:    booter{engine: engine, db: db, reserved: reserved, prefix: cfg.Boot.Prefix, args: cfg.Boot.KernelArgs},
 			Interface: cfg.Boot.Interface, Addr: cfg.Boot.Address, HTTPPort: cfg.Boot.HTTPPort, LoaderDir: cfg.Boot.LoaderDir,
 			KernelPath: cfg.Boot.Kernel, RAMDiskPath: cfg.Boot.RAMDisk,
 			Handlers: map[string]http.Handler{"/images/": http.StripPrefix("/images", store.Handler())},
 			Log:      log,
+			Trace:    seen.trace,
 		}
 		group.Go(func() error { return boot.Run(ctx) })
 	}
@@ -225,7 +228,8 @@ func newEngine(cfg config, db *postgres.DB, log *slog.Logger, ca string) (*provi
 	e := &provisioner.Engine{
 		Store: db, Shelf: db, Tickets: db, Vault: db, BMCs: db, Pins: db,
 		Power: bmcs, Accounts: bmcs, Memory: bmcs, Certificates: bmcs,
-		Edge: noEdge{}, Ports: &bridgeport.Driver{Netns: cfg.Ports.Netns},
+		SeenWithin: time.Duration(cfg.BMC.SeenWithin),
+		Edge:       noEdge{}, Ports: &bridgeport.Driver{Netns: cfg.Ports.Netns},
 		Agents:   "https://" + net.JoinHostPort(cfg.Boot.Address.String(), port),
 		Images:   fmt.Sprintf("http://%s/images", net.JoinHostPort(cfg.Boot.Address.String(), strconv.Itoa(int(cfg.Boot.HTTPPort)))),
 		CA:       ca,

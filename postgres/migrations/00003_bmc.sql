@@ -2,13 +2,15 @@
 -- How a machine boots: '' from the network, 'virtual-media' by an image that its BMC inserts.
 ALTER TABLE machine ADD COLUMN boot text NOT NULL DEFAULT '' CHECK (boot IN ('', 'virtual-media'));
 
+-- Starts of this attempt after which the machine was not seen on the wire.
+ALTER TABLE job ADD COLUMN boots int NOT NULL DEFAULT 0;
+
 -- What is known of a machine's BMC, beside how to reach it.
 CREATE TABLE bmc (
     machine_id  text PRIMARY KEY REFERENCES machine ON DELETE CASCADE,
     next_secret bytea,       -- a password that may be in force already; sealed. machine.bmc_secret is kept until this one was seen to work
     rotated     timestamptz, -- when the password was last changed and seen to work
     knowledge   jsonb NOT NULL DEFAULT '{}', -- ipmi.Knowledge
-    boots       int NOT NULL DEFAULT 0,      -- starts of this attempt after which the machine was not seen on the wire
     in_band     text NOT NULL DEFAULT '' CHECK (in_band IN ('', 'open', 'closed', 'absent')), -- as the RAM disk saw it at the last hand-over
     in_band_why text NOT NULL DEFAULT '',
     in_band_at  timestamptz,
@@ -96,4 +98,5 @@ CREATE TRIGGER bmc AFTER INSERT ON machine FOR EACH ROW EXECUTE FUNCTION new_mac
 DROP TRIGGER bmc ON machine;
 DROP FUNCTION new_machine_bmc;
 DROP TABLE class_bios, console_record, console, sighting, bmc_event, bmc_health, bmc;
+ALTER TABLE job DROP COLUMN boots;
 ALTER TABLE machine DROP COLUMN boot;
