@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 )
@@ -33,6 +34,9 @@ type bmc struct {
 	users  int           // operations under way; guarded by Controller.mu
 	turn   chan struct{} // holds a token while nobody talks to the BMC
 	change chan struct{} // holds a token while nobody changes power or boot device
+
+	console  sync.Mutex // held by the one console
+	consoles []uint32   // sessions in which this Controller had the console, the latest last; guarded by console
 
 	// Guarded by turn.
 	conn conn
@@ -155,7 +159,7 @@ func (l *link) do(ctx context.Context, fn func(conn) error) error {
 	case <-l.b.turn:
 	}
 	defer func() { l.b.turn <- struct{}{} }()
-	as := sha256.Sum256([]byte(l.t.Username + "\x00" + l.t.Password + "\x00" + l.t.CertPin))
+	as := l.t.credentials()
 	if l.b.as != as {
 		l.hangUp()
 	}
@@ -203,6 +207,23 @@ func (l *link) dial(ctx context.Context) (conn, error) {
 		return openRedfish(ctx, l.t, &l.b.memory, cmp.Or(l.c.Answer, 20*time.Second), l.c.log())
 	}
 	return nil, failf(ErrUnsupported, "no such protocol")
+}
+
+// credentials is a fingerprint of what is shown to the BMC.
+func (t Target) credentials() [sha256.Size]byte {
+	return sha256.Sum256([]byte(t.Username + "\x00" + t.Password + "\x00" + t.CertPin))
+}
+
+// ownConsole remembers a console session as one of ours.
+func (b *bmc) ownConsole(session uint32) {
+	b.consoles = append(b.consoles, session)
+	if len(b.consoles) > 16 {
+		b.consoles = b.consoles[1:]
+	}
+}
+
+func (b *bmc) ownsConsole(session uint32) bool {
+	return session != 0 && slices.Contains(b.consoles, session)
 }
 
 // over is the error of an operation whose context ended.

@@ -21,6 +21,7 @@ const (
 	rakpRandom     = 8    // in RAKP 1 and 2
 	rakpRole       = 24   // in RAKP 1
 	rakpRandomEnd  = rakpRandom + 16
+	openBMCSession = 8 // in the Open Session response
 	refusalLen     = 8 // what go-ipmi wants to see of a refusal
 	aesBlock       = 16
 	integrityFrame = 2 // pad length and next header
@@ -36,6 +37,7 @@ type rmcpWire struct {
 	password string
 	username string
 
+	session                  uint32 // as the BMC calls it
 	consoleRandom, bmcRandom [16]byte
 	role                     byte
 	active                   bool
@@ -86,7 +88,8 @@ func (w *rmcpWire) Read(p []byte) (int, error) {
 // accept looks at a packet of n bytes in buf and returns its length after repair, or false to drop it.
 func (w *rmcpWire) accept(buf []byte, n int) (int, bool) {
 	if w.active {
-		return n, w.authentic(buf[:n])
+		kind, _, ok := w.open(buf[:n])
+		return n, ok && kind == types.PayloadTypeIPMI
 	}
 	kind, payload, ok := setup(buf[:n])
 	if !ok {
@@ -103,6 +106,8 @@ func (w *rmcpWire) accept(buf []byte, n int) (int, bool) {
 			n += short
 			binary.LittleEndian.PutUint16(buf[rmcpLength:], refusalLen)
 		}
+	case kind == types.PayloadTypeRmcpOpenSessionResponse && len(payload) >= openBMCSession+4:
+		w.session = binary.LittleEndian.Uint32(payload[openBMCSession:])
 	case kind == types.PayloadTypeRAKPMessage2 && len(payload) >= rakpRandomEnd:
 		w.bmcRandom = [16]byte(payload[rakpRandom:rakpRandomEnd])
 	case kind == types.PayloadTypeRAKPMessage4:
@@ -140,29 +145,37 @@ func (w *rmcpWire) derive() bool {
 	return err == nil && len(w.k2) >= aesBlock
 }
 
-// authentic reports whether a packet of the session carries the right authentication code and decrypts to something.
-func (w *rmcpWire) authentic(p []byte) bool {
-	if len(p) < rmcpPayload || p[rmcpHeader] != byte(types.AuthTypeRMCPPlus) || p[rmcpType] != rmcpFlags|byte(types.PayloadTypeIPMI) {
-		return false
+// open returns the kind and the plain payload of a packet of the session that carries the right authentication code and
+// decrypts to something.
+func (w *rmcpWire) open(p []byte) (types.PayloadType, []byte, bool) {
+	if len(p) < rmcpPayload || p[rmcpHeader] != byte(types.AuthTypeRMCPPlus) || p[rmcpType]&rmcpFlags != rmcpFlags {
+		return 0, nil, false
 	}
 	_, integrity, _, _ := types.GetCipherSuiteAlgorithms(w.suite)
 	codeLen, ok := crypto.IntegrityAuthCodeLen(integrity)
 	if !ok || codeLen == 0 {
-		return false
+		return 0, nil, false
 	}
 	length := int(binary.LittleEndian.Uint16(p[rmcpLength:]))
 	code := len(p) - codeLen
 	if rmcpPayload+length+integrityFrame > code {
-		return false
+		return 0, nil, false
 	}
 	want, err := crypto.SessionIntegrityAuthCode(integrity, p[rmcpHeader:code], w.k1, "")
 	if err != nil || !crypto.Equal(want, p[code:]) {
-		return false
+		return 0, nil, false
 	}
 	payload := p[rmcpPayload : rmcpPayload+length]
 	if len(payload) < 2*aesBlock || len(payload)%aesBlock != 0 {
-		return false
+		return 0, nil, false
 	}
 	plain, err := crypto.DecryptAES(payload[aesBlock:], w.k2[:aesBlock], payload[:aesBlock])
-	return err == nil && int(plain[len(plain)-1]) < aesBlock
+	if err != nil {
+		return 0, nil, false
+	}
+	pad := int(plain[len(plain)-1])
+	if pad >= aesBlock {
+		return 0, nil, false
+	}
+	return types.PayloadType(p[rmcpType] &^ rmcpFlags), plain[:len(plain)-pad-1], true
 }

@@ -23,10 +23,12 @@ type world struct {
 	name     string
 	target   ipmi.Target
 	memory   *bmctest.Memory
+	board    *bmctest.Board // what the BMC watches over; OpenIPMI's has its own
 	faults   *bmctest.Faults
 	sessions func() (opened, closed int) // nil where nobody counts
 	logins   func() int                  // nil where nobody counts
 	bits     bool                        // shows once and UEFI, loses replies, refuses cycles when off
+	line     *bmctest.Line               // the host's serial port; not in the Redfish world
 	addUser  func(name, password string, p ipmi.Privilege) error
 	ipmi     *bmctest.IPMI    // nil in the other worlds
 	redfish  *bmctest.Redfish // nil in the other worlds
@@ -40,13 +42,7 @@ func worlds(t *testing.T, body func(t *testing.T, w *world), on ...string) {
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, name)
-			body(t, w)
-			if w.sessions != nil {
-				if opened, closed := w.sessions(); opened != closed {
-					t.Errorf("sessions: %d opened, %d closed", opened, closed)
-				}
-			}
+			body(t, newWorld(t, name))
 		})
 	}
 }
@@ -68,23 +64,31 @@ type server interface {
 
 func newWorld(t *testing.T, name string) *world {
 	t.Helper()
-	w := &world{name: name, faults: &bmctest.Faults{}, memory: bmctest.NewMemory(bmctest.Identity{
+	w := &world{name: name, faults: &bmctest.Faults{}, line: &bmctest.Line{}, board: bmctest.NewBoard(), memory: bmctest.NewMemory(bmctest.Identity{
 		UUID: "a1234567-89ab-cdef-a123-456789abcdef", Serial: "BY-1", Model: "Test",
 	})}
 	var s server
 	switch name {
 	case "IPMI":
-		b := &bmctest.IPMI{Addr: "127.0.0.1:0", User: user, Password: password, Chassis: w.memory, Faults: w.faults}
+		b := &bmctest.IPMI{Addr: "127.0.0.1:0", User: user, Password: password, Chassis: w.memory, Board: w.board, Faults: w.faults, Console: w.line.Open}
 		s, w.ipmi, w.sessions, w.bits = b, b, b.Sessions, true
 		w.logins, w.addUser = b.Logins, b.AddUser
 	case "ipmi_sim":
-		s = &bmctest.OpenIPMI{Addr: "127.0.0.1:0", User: user, Password: password, Chassis: w.memory, Faults: w.faults}
+		s = &bmctest.OpenIPMI{Addr: "127.0.0.1:0", User: user, Password: password, Chassis: w.memory, Faults: w.faults, Console: w.line.Open}
 	case "Redfish":
-		r := &bmctest.Redfish{Addr: "127.0.0.1:0", TLS: true, User: user, Password: password, Slots: 4, Chassis: w.memory, Faults: w.faults}
+		r := &bmctest.Redfish{Addr: "127.0.0.1:0", TLS: true, User: user, Password: password, Slots: 4, Chassis: w.memory, Board: w.board, Faults: w.faults}
 		s, w.redfish, w.sessions, w.logins, w.bits = r, r, r.Sessions, r.Logins, true
 		w.addUser = r.AddUser
 	}
 	serve(t, s)
+	t.Cleanup(func() {
+		if w.sessions == nil {
+			return
+		}
+		if opened, closed := w.sessions(); opened != closed {
+			t.Errorf("sessions: %d opened, %d closed", opened, closed)
+		}
+	})
 	w.target = s.Target()
 	if w.logins != nil { // those of the wait do not count
 		before, all := w.logins(), w.logins

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"strings"
@@ -27,9 +28,12 @@ type IPMI struct {
 	User     string
 	Password string // at most 20 bytes
 	Chassis  Chassis
+	Board    *Board // nil is a new one
 	Faults   *Faults
 	Log      *slog.Logger
-	Now      func() time.Time // the clock of the 60 s after which boot flags expire; nil is the real one
+	// Console opens the host's serial port, once at a time; nil is a BMC without console.
+	Console func(ctx context.Context) (io.ReadWriteCloser, error)
+	Now     func() time.Time // the clock of the 60 s after which boot flags expire; nil is the real one
 
 	once  sync.Once
 	err   error
@@ -69,8 +73,15 @@ func (b *IPMI) listen() error {
 	var guid [16]byte
 	raw, _ := hex.DecodeString(strings.ReplaceAll(id.UUID, "-", ""))
 	copy(guid[:], raw)
+	if b.Board == nil {
+		b.Board = NewBoard()
+	}
+	hardware := mock.New()
+	if b.Console != nil {
+		hardware.SetConsole(serialPort(b.Console))
+	}
 	b.bmc = bmc.New(bmc.DeviceInfo{DeviceID: 0x20, DeviceRevision: 1, FirmwareMajor: 1, IPMIVersion: 0x20, AdditionalDeviceSupport: 0x81},
-		guid, mock.New(), bmc.WithV15Disabled())
+		guid, hardware, bmc.WithV15Disabled())
 	b.bmc.Users = bmc.NewUserStore(bmc.WithMaxUsers(userSlots))
 	if err := b.bmc.Users.Update(1, func(u *bmc.User) error { u.Enabled = false; return nil }); err != nil {
 		return fmt.Errorf("disable the nameless user: %w", err)
@@ -101,7 +112,10 @@ func (b *IPMI) Run(ctx context.Context) error {
 	reg.RegisterFunc(types.CommandChassisControl, b.chassisControl)
 	reg.RegisterFunc(types.CommandSetSystemBootOptions, b.setBootOption)
 	reg.RegisterFunc(types.CommandGetSystemBootOptions, b.getBootOption)
-	b.registerUsers(reg)
+	plain := handlers.NewRegistry()
+	handlers.RegisterAllHandlers(plain)
+	reg.RegisterFunc(types.CommandGetSessionInfo, b.sessionInfo(plain))
+	b.registerUsers(reg, plain)
 	srv := server.NewServer(b.bmc, b.conn, server.WithHandlerRegistry(reg))
 	g, ctx := errgroup.WithContext(ctx)
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })

@@ -18,9 +18,7 @@ const (
 )
 
 // registerUsers puts the faults in front of go-ipmi's own account commands.
-func (b *IPMI) registerUsers(reg *handlers.Registry) {
-	plain := handlers.NewRegistry()
-	handlers.RegisterUserHandlers(plain)
+func (b *IPMI) registerUsers(reg, plain *handlers.Registry) {
 	reg.RegisterFunc(types.CommandSetUserPassword, func(ctx context.Context, h *handlers.HandlerContext, req []byte) ([]byte, types.CompletionCode, error) {
 		fault := b.Faults.Now()
 		if len(req) >= 2 {

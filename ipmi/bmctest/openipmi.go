@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -33,8 +35,9 @@ type OpenIPMI struct {
 	Chassis  Chassis
 	Faults   *Faults
 	Log      *slog.Logger
-	Dir      string // where the configuration and the state live; "" is a temporary directory that Run removes
-	Helper   string // a program that is run as HELPER SOCKET WORD… and posts the words to http://bmc/ on the unix socket; "" is curl
+	Dir      string                                                // where the configuration and the state live; "" is a temporary directory that Run removes
+	Console  func(ctx context.Context) (io.ReadWriteCloser, error) // opens the host's serial port; nil is a BMC without console
+	Helper   string                                                // a program that is run as HELPER SOCKET WORD… and posts the words to http://bmc/ on the unix socket; "" is curl
 
 	// Start starts ipmi_sim, for example in another network namespace; nil is the command's own Start.
 	Start func(*exec.Cmd) error
@@ -62,13 +65,21 @@ func (o *OpenIPMI) Listen() (string, error) {
 			o.err = fmt.Errorf("resolve %s: %w", o.Addr, err)
 			return
 		}
-		l, err := net.ListenUDP("udp4", addr)
-		if err != nil {
-			o.err = fmt.Errorf("listen: %w", err)
-			return
+		free := addr.Port == 0
+		for try := 0; ; try++ {
+			if free { // below the ports that clients get, or one of them has it by the time that ipmi_sim runs
+				addr.Port = 10000 + rand.IntN(20000)
+			}
+			l, err := net.ListenUDP("udp4", addr)
+			if err == nil {
+				o.addr, o.err = addr, l.Close()
+				return
+			}
+			if !free || try > 50 {
+				o.err = fmt.Errorf("listen: %w", err)
+				return
+			}
 		}
-		o.addr = l.LocalAddr().(*net.UDPAddr)
-		o.err = l.Close()
 	})
 	if o.err != nil {
 		return "", o.err
@@ -103,7 +114,13 @@ func (o *OpenIPMI) Run(ctx context.Context) error {
 		}
 		defer func() { _ = os.RemoveAll(dir) }()
 	}
-	if err := o.write(dir); err != nil {
+	var serial net.Listener
+	if o.Console != nil {
+		if serial, err = net.Listen("tcp", net.JoinHostPort(o.addr.IP.String(), "0")); err != nil {
+			return fmt.Errorf("listen for the console: %w", err)
+		}
+	}
+	if err := o.write(dir, serial); err != nil {
 		return err
 	}
 	l, err := net.Listen("unix", filepath.Join(dir, "chassis.sock"))
@@ -113,6 +130,9 @@ func (o *OpenIPMI) Run(ctx context.Context) error {
 	srv := &http.Server{Handler: http.HandlerFunc(o.script), ReadHeaderTimeout: 5 * time.Second}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return o.front.run(ctx) })
+	if serial != nil {
+		g.Go(func() error { return o.serveConsole(ctx, serial) })
+	}
 	g.Go(func() error {
 		<-ctx.Done()
 		return srv.Close()
@@ -151,7 +171,7 @@ func (o *OpenIPMI) Run(ctx context.Context) error {
 }
 
 // write makes the files that ipmi_sim reads.
-func (o *OpenIPMI) write(dir string) error {
+func (o *OpenIPMI) write(dir string, serial net.Listener) error {
 	if strings.ContainsAny(dir, " '") {
 		return errors.New("write lan.conf: the state directory's path cannot hold spaces or quotes")
 	}
@@ -167,6 +187,11 @@ func (o *OpenIPMI) write(dir string) error {
 	guid := strings.ReplaceAll(o.Chassis.Identity().UUID, "-", "")
 	if len(guid) != 32 { // without one ipmi_sim crashes on the first login
 		guid = strings.Repeat("0", 32)
+	}
+	sol := ""
+	if serial != nil {
+		at := serial.Addr().(*net.TCPAddr)
+		sol = fmt.Sprintf("  sol \"tcp:%s:%d\" 115200\n", at.IP, at.Port)
 	}
 	files := []struct {
 		name, text string
@@ -186,8 +211,8 @@ set_working_mc 0x20
     guid %s
   endlan
   chassis_control "%s"
-  user 2 true "%s" "%s" admin 10 none md2 md5 straight
-`, o.addr.IP, o.addr.Port, guid, filepath.Join(dir, "chassis.sh"), o.User, o.Password), 0o600},
+%s  user 2 true "%s" "%s" admin 10 none md2 md5 straight
+`, o.addr.IP, o.addr.Port, guid, filepath.Join(dir, "chassis.sh"), sol, o.User, o.Password), 0o600},
 	}
 	if err := os.MkdirAll(filepath.Join(dir, "state"), 0o700); err != nil {
 		return fmt.Errorf("make state directory: %w", err)

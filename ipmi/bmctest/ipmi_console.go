@@ -1,0 +1,175 @@
+package bmctest
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"net"
+	"sync"
+
+	"github.com/bougou/go-ipmi/pkg/hal"
+	"github.com/bougou/go-ipmi/pkg/handlers"
+	"github.com/bougou/go-ipmi/pkg/types"
+)
+
+// serialPort is the host's serial port as go-ipmi wants it: read without waiting.
+type serialPort func(ctx context.Context) (io.ReadWriteCloser, error)
+
+// Open attaches to the serial port.
+func (s serialPort) Open(ctx context.Context) (hal.ConsoleConn, error) {
+	rw, err := s(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := &portConn{rw: rw, done: make(chan struct{})}
+	go p.fill()
+	return p, nil
+}
+
+// portLimit is how much the BMC keeps of what nobody has read.
+const portLimit = 64 << 10
+
+type portConn struct {
+	rw   io.ReadWriteCloser
+	done chan struct{} // closed when fill has ended
+
+	mu   sync.Mutex
+	rx   []byte
+	last error
+}
+
+func (p *portConn) fill() {
+	defer close(p.done)
+	buf := make([]byte, 4096)
+	for {
+		n, err := p.rw.Read(buf)
+		p.mu.Lock()
+		p.rx = append(p.rx, buf[:n]...)
+		if over := len(p.rx) - portLimit; over > 0 {
+			p.rx = p.rx[over:]
+		}
+		p.last = err
+		p.mu.Unlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+// ReadAvailable reads what is there.
+func (p *portConn) ReadAvailable(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.rx) == 0 {
+		return 0, p.last
+	}
+	n := copy(b, p.rx)
+	p.rx = p.rx[n:]
+	return n, nil
+}
+
+// Write sends bytes to the host.
+func (p *portConn) Write(b []byte) (int, error) { return p.rw.Write(b) }
+
+// SendBreak sends a break where the port can.
+func (p *portConn) SendBreak(context.Context) error {
+	if b, ok := p.rw.(interface{ Break() error }); ok {
+		return b.Break()
+	}
+	return hal.ErrNotSupported
+}
+
+// Close detaches.
+func (p *portConn) Close() error {
+	err := p.rw.Close()
+	<-p.done
+	return err
+}
+
+// Line is a serial line in memory: what Type writes is read from the line, and what is written to the line is kept in Typed. It can be
+// opened again after it was closed; what the host says while nobody listens is lost, as on a real line.
+type Line struct {
+	mu     sync.Mutex
+	typed  []byte
+	breaks int
+	end    *lineEnd
+}
+
+type lineEnd struct {
+	l *Line
+	r *io.PipeReader
+	w *io.PipeWriter
+}
+
+// Open opens the line; somebody who had it open loses it.
+func (l *Line) Open(context.Context) (io.ReadWriteCloser, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.end != nil {
+		_ = l.end.w.Close()
+	}
+	r, w := io.Pipe()
+	l.end = &lineEnd{l: l, r: r, w: w}
+	return l.end, nil
+}
+
+// Say is what the host writes.
+func (l *Line) Say(text string) {
+	l.mu.Lock()
+	end := l.end
+	l.mu.Unlock()
+	if end != nil {
+		_, _ = io.WriteString(end.w, text)
+	}
+}
+
+// Typed is what was written to the host so far, and the number of breaks.
+func (l *Line) Typed() (text string, breaks int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return string(l.typed), l.breaks
+}
+
+func (e *lineEnd) Read(p []byte) (int, error) { return e.r.Read(p) }
+
+func (e *lineEnd) Write(p []byte) (int, error) {
+	e.l.mu.Lock()
+	defer e.l.mu.Unlock()
+	e.l.typed = append(e.l.typed, p...)
+	return len(p), nil
+}
+
+func (e *lineEnd) Break() error {
+	e.l.mu.Lock()
+	defer e.l.mu.Unlock()
+	e.l.breaks++
+	return nil
+}
+
+func (e *lineEnd) Close() error {
+	e.l.mu.Lock()
+	if e.l.end == e {
+		e.l.end = nil
+	}
+	e.l.mu.Unlock()
+	_ = e.w.Close()
+	return e.r.Close()
+}
+
+// sessionInfo answers Get Session Info also for a session of which only the ID is known, which go-ipmi's server does not.
+func (b *IPMI) sessionInfo(plain *handlers.Registry) func(context.Context, *handlers.HandlerContext, []byte) ([]byte, types.CompletionCode, error) {
+	return func(ctx context.Context, h *handlers.HandlerContext, req []byte) ([]byte, types.CompletionCode, error) {
+		if len(req) < 5 || req[0] != 0xff {
+			return plain.Dispatch(ctx, h, uint8(types.CommandGetSessionInfo.NetFn), types.CommandGetSessionInfo.ID, req)
+		}
+		s, err := b.bmc.Sessions.Get(binary.LittleEndian.Uint32(req[1:]))
+		if err != nil || s.User == nil {
+			return nil, types.CodeRequestedDataNotPresent, nil
+		}
+		out := []byte{s.Handle, 8, 1, s.User.ID, 4, 0x11}
+		if at, ok := s.GetAddr().(*net.UDPAddr); ok && at.IP.To4() != nil {
+			out = append(append(out, at.IP.To4()...), 0, 0, 0, 0, 0, 0, byte(at.Port), byte(at.Port>>8))
+		}
+		return out, types.CodeOK, nil
+	}
+}
