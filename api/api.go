@@ -71,6 +71,9 @@ type Server struct {
 	Catalogue Catalogue
 	Shelf     Shelf
 	BMCs      BMCs
+	Pools     Pools
+	Addresses Addresses
+	Ledger    Ledger
 	Store     *images.Store
 	Engine    *provisioner.Engine
 	Validator string // path of the bareyard-validate that installed machines fetch
@@ -93,6 +96,8 @@ func (s *Server) Handler() http.Handler {
 	s.machineRoutes(api)
 	s.bmcRoutes(api)
 	s.orderRoutes(api)
+	s.addressRoutes(api)
+	s.networkRoutes(api)
 	s.eventRoutes(api)
 	s.tokenRoutes(api)
 	mux.HandleFunc("PUT /v1/images/{name}", s.importImage) // not huma's: the body must not be held in memory

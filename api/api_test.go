@@ -42,6 +42,7 @@ func newOffice(t *testing.T) *office {
 	engine := &provisioner.Engine{Store: o.db, Shelf: o.db, Tickets: o.db, Vault: o.db, BMCs: o.db, Pins: o.db}
 	s := &api.Server{Accounts: o.db, Machines: o.db, Orders: o.db, Log: o.db, Catalogue: o.db, Shelf: o.db, BMCs: o.db, Store: &images.Store{Dir: t.TempDir()},
 		Engine: engine, Logger: slog.New(slog.DiscardHandler), Version: "test"}
+	s.Pools, s.Addresses, s.Ledger = o.db, o.db, o.db
 	o.server = httptest.NewServer(s.Handler())
 	t.Cleanup(o.server.Close)
 	o.must(o.db.PutClass(ctx, machine.Class{Name: "c", MonthlyPrice: 1, Currency: "CNY"}))
@@ -49,7 +50,7 @@ func newOffice(t *testing.T) *office {
 	o.must(o.db.PutLine(ctx, network.Line{Name: "l", Site: "s", MinBandwidth: 1, MaxBandwidth: 100}, time.Hour))
 	_, err := o.db.AddAddresses(ctx, "l", netip.MustParsePrefix("203.0.113.0/30"))
 	o.must(err)
-	_, err = o.db.Enroll(ctx, machine.Machine{Name: "n1", Class: "c", Firmware: machine.BIOS, BootAddr: netip.MustParseAddr("10.0.0.9"), BMC: machine.BMC{Protocol: "ipmi", Address: "127.0.0.1:9"},
+	_, err = o.db.Enroll(ctx, machine.Machine{Name: "n1", Site: "s", Class: "c", Firmware: machine.BIOS, BootAddr: netip.MustParseAddr("10.0.0.9"), BMC: machine.BMC{Protocol: "ipmi", Address: "127.0.0.1:9"},
 		Hardware: machine.Hardware{NICs: []machine.NIC{{MAC: "52:54:00:00:00:01", Role: machine.ProvisionNIC}, {MAC: "52:54:00:00:00:02", Role: machine.PublicNIC}},
 			Disks: []machine.Disk{{Serial: "D", Size: 1 << 30, Role: machine.SystemDisk}}}}, "canary-password", true)
 	o.must(err)
@@ -142,6 +143,9 @@ func TestForeignToken(t *testing.T) {
 
 // bodies are right requests, so that a refusal is about who asks.
 var bodies = map[string]string{
+	"put-address-pool": `{"line":"l","cool_down":"1h","ranges":["203.0.113.64/30"]}`, "retire-address-range": `{"range":"203.0.113.0/30"}`, "keep-addresses": `{"address":"203.0.113.1","state":"reserved"}`,
+	"add-order-addresses": `{}`, "remove-order-address": `{"address":"203.0.113.0"}`, "move-order-address": `{"address":"203.0.113.0","to":"o"}`,
+	"set-bandwidth": `{"up":20}`, "add-pack": `{"up":20,"days":1}`, "limit-order": `{}`, "blackhole-order": `{"for":"2h"}`,
 	"reinstall-order": `{"image":"i","consent":"web"}`, "power-order": `{"op":"off"}`,
 	"create-order": `{"class":"c","image":"i","line":"l","bandwidth":10,"ssh_keys":["x"]}`,
 	"create-token": `{"role":"operator"}`, "park-machine": `{"reason":"because"}`, "unpark-machine": `{"reason":"because"}`, "retire-machine": `{"reason":"because"}`,

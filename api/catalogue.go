@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"net/netip"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -19,7 +18,15 @@ type NewLine struct {
 	MinBandwidth int            `json:"min_bandwidth" minimum:"1" doc:"Mbit/s"`
 	MaxBandwidth int            `json:"max_bandwidth" minimum:"1" doc:"Mbit/s"`
 	CoolDown     string         `json:"cool_down" doc:"how long a released address rests, e.g. 24h"`
-	Ranges       []netip.Prefix `json:"ranges" doc:"public addresses, e.g. 203.0.113.0/24"`
+	Ranges       []netip.Prefix `json:"ranges" doc:"public addresses, e.g. 203.0.113.0/24 or 2001:db8:7::/56, for pools of the line's own"`
+
+	Carrier      string          `json:"carrier,omitempty" doc:"bgp, telecom, unicom, mobile …"`
+	Step         int             `json:"step,omitempty" minimum:"0" doc:"Mbit/s between two bandwidths that are sold; 1 if left out"`
+	MinDown      int             `json:"min_down,omitempty" minimum:"0" doc:"Mbit/s to the machine; as from it if left out"`
+	MaxDown      int             `json:"max_down,omitempty" minimum:"0" doc:"Mbit/s to the machine; as from it if left out"`
+	Models       []network.Model `json:"models,omitempty" doc:"fixed, burst or both; fixed if left out"`
+	Percentile   network.Basis   `json:"percentile,omitempty" doc:"what a burst is billed by: up, down or higher, which it is if left out"`
+	MaxAddresses int             `json:"max_addresses,omitempty" minimum:"0" doc:"of each family, per order; 8 if left out"`
 }
 
 // NamePath is the name in a path.
@@ -65,19 +72,22 @@ func (s *Server) catalogueRoutes(api huma.API) {
 		if err := operator(ctx); err != nil {
 			return nil, err
 		}
-		rest, err := time.ParseDuration(in.Body.CoolDown)
-		if err != nil || rest < 0 {
-			return nil, &machine.Error{Code: machine.Invalid, Field: "cool_down", Message: "cool-down cannot be read", Hint: "write it as 24h or 30m"}
+		b := in.Body
+		rest, err := coolDown(b.CoolDown)
+		if err != nil {
+			return nil, err
 		}
-		l := network.Line{Name: in.Name, Site: in.Body.Site, MinBandwidth: in.Body.MinBandwidth, MaxBandwidth: in.Body.MaxBandwidth}
+		l := network.Line{Name: in.Name, Site: b.Site, MinBandwidth: b.MinBandwidth, MaxBandwidth: b.MaxBandwidth, Carrier: b.Carrier, Step: b.Step,
+			MinDown: b.MinDown, MaxDown: b.MaxDown, Models: b.Models, Percentile: b.Percentile, MaxAddresses: b.MaxAddresses}.WithDefaults()
 		if err := l.Validate(); err != nil {
 			return nil, err
 		}
-		if l.MaxBandwidth < l.MinBandwidth {
-			return nil, &machine.Error{Code: machine.Invalid, Field: "max_bandwidth", Message: "the most is less than the least", Hint: "swap the two"}
-		}
-		for _, r := range in.Body.Ranges {
-			if err := network.ValidateRange(r, r.Addr().BitLen()); err != nil {
+		for _, r := range b.Ranges {
+			bits := 32
+			if r.Addr().Is6() {
+				bits = 64
+			}
+			if err := network.ValidateRange(r, bits); err != nil {
 				return nil, err
 			}
 		}

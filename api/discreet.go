@@ -67,9 +67,10 @@ func shownJob(c Caller, j machine.Job, own netip.Addr) machine.Job {
 	return j
 }
 
-// shownEvent is an event as the caller may read it.
+// shownEvent is an event as the caller may read it. What happened to an order's own addresses and bandwidth names no others.
 func shownEvent(c Caller, ev provisioner.Event, own netip.Addr) provisioner.Event {
-	if c.Role != Operator {
+	about, _, _ := strings.Cut(ev.Kind, ".")
+	if c.Role != Operator && about != "address" && about != "bandwidth" && about != "network" {
 		ev.Text = withoutAddresses(ev.Text, own)
 	}
 	return ev

@@ -8,6 +8,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/bareyard/bareyard/machine"
+	"github.com/bareyard/bareyard/network"
 	"github.com/bareyard/bareyard/provisioner"
 )
 
@@ -17,10 +18,16 @@ type NewOrder struct {
 	Class     string   `json:"class" doc:"what to rent, from /v1/classes"`
 	Image     string   `json:"image" doc:"operating system, from /v1/images"`
 	Line      string   `json:"line" doc:"carrier of the public address, from /v1/lines"`
-	Bandwidth int      `json:"bandwidth" doc:"Mbit/s, each way"`
+	Bandwidth int      `json:"bandwidth" doc:"Mbit/s from the machine"`
 	SSHKeys   []string `json:"ssh_keys" doc:"authorized_keys lines"`
 	Hostname  string   `json:"hostname,omitempty"`
 	Months    int      `json:"months,omitempty" doc:"length of the term; one if left out"`
+
+	BandwidthDown int           `json:"bandwidth_down,omitempty" minimum:"0" doc:"Mbit/s to the machine; as from it, or the most that the line has, if left out"`
+	Model         network.Model `json:"model,omitempty" doc:"fixed or burst; what the line sells first if left out"`
+	Committed     int           `json:"committed,omitempty" minimum:"0" doc:"burst: Mbit/s that are paid for in any case"`
+	Addresses     int           `json:"addresses,omitempty" minimum:"0" doc:"IPv4 addresses; one if left out"`
+	IPv6          int           `json:"ipv6,omitempty" minimum:"0" doc:"IPv6 prefixes"`
 }
 
 // OrderPath is the order in a path.
@@ -45,7 +52,8 @@ func (s *Server) orderRoutes(api huma.API) {
 			project = "default"
 		}
 		o, err := s.Engine.Place(ctx, provisioner.Request{Project: project, Class: in.Body.Class, Image: in.Body.Image, Line: in.Body.Line,
-			Bandwidth: in.Body.Bandwidth, SSHKeys: in.Body.SSHKeys, Hostname: in.Body.Hostname, Months: in.Body.Months}, in.Key)
+			Bandwidth: in.Body.Bandwidth, SSHKeys: in.Body.SSHKeys, Hostname: in.Body.Hostname, Months: in.Body.Months,
+			BandwidthDown: in.Body.BandwidthDown, Model: in.Body.Model, Committed: in.Body.Committed, Addresses: in.Body.Addresses, IPv6: in.Body.IPv6}, in.Key)
 		return &reply[machine.Order]{shownOrder(c, o)}, err
 	})
 	route(s, api, http.MethodGet, "/v1/orders", "list-orders", "Orders of the project, newest first", func(ctx context.Context, _ *struct{}) (*reply[[]machine.Order], error) {
@@ -68,6 +76,7 @@ func (s *Server) orderRoutes(api huma.API) {
 	})
 	route(s, api, http.MethodPost, "/v1/orders/{id}/reinstall", "reinstall-order", "Put an image on the machine; erases the system disk", func(ctx context.Context, in *struct {
 		OrderPath
+		KeyHeader
 		Body struct {
 			Image    string `json:"image"`
 			Consent  string `json:"consent" doc:"the machine's hostname, typed"`
@@ -78,7 +87,7 @@ func (s *Server) orderRoutes(api huma.API) {
 		if err != nil {
 			return nil, err
 		}
-		o, err = s.Engine.Reinstall(ctx, o.ID, in.Body.Image, in.Body.Consent, in.Body.WipeData)
+		o, err = s.Engine.Reinstall(ctx, o.ID, in.Body.Image, in.Body.Consent, in.Body.WipeData, in.Key)
 		return &reply[machine.Order]{shownTo(ctx, o)}, err
 	})
 	route(s, api, http.MethodPost, "/v1/orders/{id}/power", "power-order", "Switch the machine on, off, or off and on", func(ctx context.Context, in *struct {

@@ -68,7 +68,7 @@ type Order struct {
 	Image       string     `json:"image"`
 	ImageDigest string     `json:"image_digest"` // pinned when the order was placed
 	Line        string     `json:"line"`         // carrier of the public address
-	Bandwidth   int        `json:"bandwidth"`    // Mbit/s, each way
+	Bandwidth   int        `json:"bandwidth"`    // Mbit/s from the machine
 	SSHKeys     []string   `json:"ssh_keys"`     // authorized_keys lines
 	Hostname    string     `json:"hostname"`
 	Months      int        `json:"months"`   // length of the term
@@ -77,13 +77,30 @@ type Order struct {
 	State       OrderState `json:"state"`
 	Reason      string     `json:"reason,omitempty"` // why it failed, in words
 
-	MachineID string     `json:"machine_id,omitempty"`
-	JobID     string     `json:"job_id,omitempty"` // the newest job for this order
-	Address   netip.Addr `json:"address"`          // the fixed public address
-	Tried     []string   `json:"tried,omitempty"`  // machines that failed this order
+	BandwidthDown int     `json:"bandwidth_down"`      // Mbit/s to the machine
+	Model         string  `json:"model"`               // how the bandwidth is sold: fixed or burst
+	Committed     int     `json:"committed,omitempty"` // burst: Mbit/s that are paid for in any case
+	Network       Network `json:"network"`
+
+	MachineID string         `json:"machine_id,omitempty"`
+	JobID     string         `json:"job_id,omitempty"`    // the newest job for this order
+	Address   netip.Addr     `json:"address"`             // the public address by which it is known, IPv4
+	Addresses []netip.Prefix `json:"addresses,omitempty"` // all that the machine may use, that one first: IPv4 /32, IPv6 /64 or /56
+	Tried     []string       `json:"tried,omitempty"`     // machines that failed this order
 
 	Placed  time.Time `json:"placed"`
 	Started time.Time `json:"started,omitzero"` // hand-over: the term's anchor
 	Until   time.Time `json:"until,omitzero"`   // end of the paid term, exclusive
 	Updated time.Time `json:"updated"`
+}
+
+// Network is what is added to an order's bandwidth for a time, and what an operator takes away.
+type Network struct {
+	ExtraUp         int       `json:"extra_up,omitempty"`   // Mbit/s of the packs that act now
+	ExtraDown       int       `json:"extra_down,omitempty"` // Mbit/s
+	Limit           int       `json:"limit,omitempty"`      // Mbit/s each way, while it is limited; zero when it is not
+	LimitReason     string    `json:"limit_reason,omitempty"`
+	BlackholeUntil  time.Time `json:"blackhole_until,omitzero"` // until then its addresses are null-routed
+	BlackholeReason string    `json:"blackhole_reason,omitempty"`
+	ChangeDue       time.Time `json:"change_due,omitzero"` // when the next of this changes by itself
 }

@@ -12,31 +12,6 @@ import (
 	"github.com/bareyard/bareyard/machine"
 )
 
-// Line is a carrier at a site. A customer chooses the line of the public address: BGP, Telecom, Unicom, Mobile …
-type Line struct {
-	Name         string `json:"name"`
-	Site         string `json:"site"`
-	MinBandwidth int    `json:"min_bandwidth"` // Mbit/s, the least that is sold
-	MaxBandwidth int    `json:"max_bandwidth"` // Mbit/s, the most that is sold
-}
-
-// CheckBandwidth returns an Invalid error when the line does not offer so many Mbit/s.
-func (l Line) CheckBandwidth(mbit int) error {
-	if mbit >= l.MinBandwidth && mbit <= l.MaxBandwidth {
-		return nil
-	}
-	return invalid("bandwidth", fmt.Sprintf("line %s does not offer %d Mbit/s", l.Name, mbit),
-		fmt.Sprintf("choose %d to %d Mbit/s", l.MinBandwidth, l.MaxBandwidth))
-}
-
-// Validate returns an Invalid error that names the field.
-func (l Line) Validate() error {
-	if err := checkName("name", l.Name); err != nil {
-		return err
-	}
-	return checkName("site", l.Site)
-}
-
 // AddressPool is a stock of public addresses of one family on one line. Each is handed out as a fixed prefix:
 // a /32 of IPv4, a /64 or /56 of IPv6.
 type AddressPool struct {
@@ -46,6 +21,8 @@ type AddressPool struct {
 	Ranges   []netip.Prefix `json:"ranges"`    // disjoint; that pools are disjoint too is enforced by the database
 	Bits     int            `json:"bits"`      // prefix length handed out
 	CoolDown time.Duration  `json:"cool_down"` // how long a released address rests before its next customer
+	Reserved []netip.Prefix `json:"-"`         // within the ranges: not handed out
+	Gateways []netip.Prefix `json:"-"`         // within the ranges: a router's
 }
 
 // Validate returns an Invalid error that names the field. Ranges must be public unicast of one family, written without
@@ -72,6 +49,13 @@ func (p AddressPool) Validate() error {
 		for _, q := range p.Ranges[:i] {
 			if r.Overlaps(q) {
 				return invalid("ranges", fmt.Sprintf("%s overlaps %s", r, q), "leave the smaller one out")
+			}
+		}
+	}
+	for field, kept := range map[string][]netip.Prefix{"reserved": p.Reserved, "gateways": p.Gateways} {
+		for _, k := range kept {
+			if !slices.ContainsFunc(p.Ranges, func(r netip.Prefix) bool { return k.IsValid() && r.Contains(k.Addr()) && k.Bits() >= r.Bits() }) {
+				return invalid(field, fmt.Sprintf("%s is in no range of the pool", k), "give addresses of the ranges, e.g. 203.0.113.1/32")
 			}
 		}
 	}

@@ -114,15 +114,3 @@ func TestValidateKbit(t *testing.T) {
 		refused(t, network.ValidateKbit("up_kbit", bad), machine.Invalid, "up_kbit")
 	}
 }
-
-func TestCheckBandwidth(t *testing.T) {
-	l := network.Line{Name: "bgp", Site: "hk-1", MinBandwidth: 10, MaxBandwidth: 1000}
-	for _, ok := range []int{10, 100, 1000} {
-		if err := l.CheckBandwidth(ok); err != nil {
-			t.Error(err)
-		}
-	}
-	for _, bad := range []int{-1, 0, 9, 1001} {
-		refused(t, l.CheckBandwidth(bad), machine.Invalid, "bandwidth")
-	}
-}

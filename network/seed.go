@@ -93,11 +93,8 @@ func (s Seed) public() (ethernet, error) {
 		if p.Addr().Is4() {
 			four = true
 		} else {
-			// The first address of the prefix; the rest is the customer's to use, as the whole prefix is routed to the machine.
 			six = true
-			if p.Bits() < 128 {
-				p = netip.PrefixFrom(p.Addr().Next(), max(p.Bits(), 64))
-			}
+			p = FirstOf(p)
 		}
 		e.Addresses = append(e.Addresses, p.String())
 	}
@@ -124,4 +121,13 @@ func (s Seed) provision() ethernet {
 	e.DHCP4 = true
 	e.Overrides = map[string]bool{"use-dns": false, "use-domains": false, "use-hostname": false, "use-ntp": false, "use-routes": false}
 	return e
+}
+
+// FirstOf is the address of an IPv6 prefix that the machine gets, with the length to configure it with; the rest is the
+// customer's to use, as the whole prefix is routed to the machine.
+func FirstOf(p netip.Prefix) netip.Prefix {
+	if p.IsSingleIP() {
+		return p
+	}
+	return netip.PrefixFrom(p.Addr().Next(), max(p.Bits(), 64))
 }

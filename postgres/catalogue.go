@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/bareyard/bareyard/machine"
-	"github.com/bareyard/bareyard/network"
 	"github.com/bareyard/bareyard/provisioner"
 )
 
@@ -23,7 +20,9 @@ func (db *DB) Class(ctx context.Context, name string) (machine.Class, error) {
 // Classes lists what is sold, and how many of each are available.
 func (db *DB) Classes(ctx context.Context) ([]provisioner.ClassStock, error) {
 	rows, err := db.pool.Query(ctx, `SELECT c.name, c.description, c.accelerator, c.count, c.monthly_price, c.currency,
-		(SELECT count(*) FROM machine m WHERE m.class = c.name AND m.state = 'available') AS available FROM class c ORDER BY c.name`)
+		coalesce(sum(s.n), 0)::int, coalesce(jsonb_object_agg(s.site, s.n) FILTER (WHERE s.n IS NOT NULL), '{}')
+		FROM class c LEFT JOIN (SELECT class, site, count(*) AS n FROM machine WHERE state = 'available' GROUP BY class, site) s ON s.class = c.name
+		GROUP BY c.name ORDER BY c.name`)
 	return collect[provisioner.ClassStock](rows, err, "list classes")
 }
 
@@ -64,42 +63,6 @@ func (db *DB) DigestsInUse(ctx context.Context) ([]string, error) {
 	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
-// Line implements provisioner.Shelf.
-func (db *DB) Line(ctx context.Context, name string) (network.Line, error) {
-	return one[network.Line](ctx, db.pool, "line", name, `SELECT name, site, min_bandwidth, max_bandwidth FROM line WHERE name = $1`)
-}
-
-// Lines lists the carrier lines and how many addresses of each are free.
-func (db *DB) Lines(ctx context.Context) ([]provisioner.LineStock, error) {
-	rows, err := db.pool.Query(ctx, `SELECT l.name, l.site, l.min_bandwidth, l.max_bandwidth,
-		(SELECT count(*) FROM address a WHERE a.line = l.name AND a.order_id IS NULL AND a.free_at <= now()) AS free,
-		(SELECT count(*) FROM address a WHERE a.line = l.name AND a.order_id IS NULL AND a.free_at > now()) AS cooling,
-		(SELECT count(*) FROM address a WHERE a.line = l.name) AS total FROM line l ORDER BY l.name`)
-	return collect[provisioner.LineStock](rows, err, "list lines")
-}
-
-// PutLine inserts or replaces a line.
-func (db *DB) PutLine(ctx context.Context, l network.Line, coolDown time.Duration) error {
-	return db.exec(ctx, "write line", `INSERT INTO line (name, site, min_bandwidth, max_bandwidth, cool_down) VALUES ($1,$2,$3,$4,$5)
-		ON CONFLICT (name) DO UPDATE SET site=$2, min_bandwidth=$3, max_bandwidth=$4, cool_down=$5`, l.Name, l.Site, l.MinBandwidth, l.MaxBandwidth, coolDown)
-}
-
-// AddAddresses puts every address of a range on a line; those that are there already stay as they are.
-func (db *DB) AddAddresses(ctx context.Context, line string, r netip.Prefix) (added int64, err error) {
-	if err := network.ValidateRange(r, r.Addr().BitLen()); err != nil {
-		return 0, err
-	}
-	var addrs []netip.Addr
-	for p := range network.Assignments(r, r.Addr().BitLen()) {
-		addrs = append(addrs, p.Addr())
-	}
-	tag, err := db.pool.Exec(ctx, `INSERT INTO address (addr, line) SELECT a, $2 FROM unnest($1::inet[]) a ON CONFLICT DO NOTHING`, addrs, line)
-	if err != nil {
-		return 0, explain("add addresses", err)
-	}
-	return tag.RowsAffected(), nil
-}
-
 func (db *DB) exec(ctx context.Context, what, sql string, args ...any) error {
 	if _, err := db.pool.Exec(ctx, sql, args...); err != nil {
 		return explain(what, err)
@@ -112,7 +75,7 @@ func explain(what string, err error) error {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
 		switch pg.Code {
-		case "23505":
+		case "23505", "23P01":
 			return &machine.Error{Code: machine.Conflict, Message: fmt.Sprintf("%s: already there (%s)", what, pg.ConstraintName), Hint: "choose another name or address"}
 		case "23503":
 			return &machine.Error{Code: machine.Invalid, Message: fmt.Sprintf("%s: refers to something that does not exist (%s)", what, pg.ConstraintName), Hint: "create that first"}

@@ -11,6 +11,7 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 
+	"github.com/bareyard/bareyard/network"
 	"github.com/bareyard/bareyard/provisioner"
 )
 
@@ -48,6 +49,9 @@ func (w *actionWorker) Work(ctx context.Context, job *river.Job[actionArgs]) err
 	err := w.act(ctx, job.Args.Action)
 	if err != nil && errors.Is(ctx.Err(), context.Canceled) {
 		return river.JobSnooze(0) // this server stops: whoever is next begins anew, without a pause
+	}
+	if errors.Is(err, network.ErrPending) {
+		return river.JobSnooze(5 * time.Second)
 	}
 	return err
 }

@@ -53,19 +53,39 @@ func putMachine(ctx context.Context, tx pgx.Tx, m machine.Machine, now time.Time
 }
 
 const orderColumns = `o.id, o.project, o.class, o.image, o.image_digest, o.line, o.bandwidth, o.ssh_keys, o.hostname, o.months, o.price, o.currency,
-	o.state, o.reason, o.machine_id, o.job_id, o.address, o.tried, o.placed, o.started, o.until, o.updated`
+	o.state, o.reason, o.machine_id, o.job_id, o.address, o.tried, o.placed, o.started, o.until, o.updated,
+	o.bandwidth_down, o.model, o.committed, o.extra_up, o.extra_down, o.limit_mbit, o.limit_reason, o.blackhole_until, o.blackhole_reason, o.change_due,
+	ARRAY(SELECT a.addr FROM address a WHERE a.order_id = o.id AND NOT a.leaving ORDER BY a.addr = o.address DESC NULLS LAST, a.since, a.addr)`
+
+// orderRow is an order as its columns are scanned.
+type orderRow struct {
+	machine.Order
+	address              *netip.Addr
+	started, until       *time.Time
+	blackhole, changeDue *time.Time
+}
+
+func (r *orderRow) fields() []any {
+	o := &r.Order
+	return []any{&o.ID, &o.Project, &o.Class, &o.Image, &o.ImageDigest, &o.Line, &o.Bandwidth, &o.SSHKeys, &o.Hostname, &o.Months, &o.Price, &o.Currency,
+		&o.State, &o.Reason, &o.MachineID, &o.JobID, &r.address, &o.Tried, &o.Placed, &r.started, &r.until, &o.Updated,
+		&o.BandwidthDown, &o.Model, &o.Committed, &o.Network.ExtraUp, &o.Network.ExtraDown, &o.Network.Limit, &o.Network.LimitReason, &r.blackhole, &o.Network.BlackholeReason, &r.changeDue,
+		&o.Addresses}
+}
+
+func (r *orderRow) order() machine.Order {
+	if r.address != nil {
+		r.Address = *r.address
+	}
+	r.Started, r.Until = orZero(r.started), orZero(r.until)
+	r.Network.BlackholeUntil, r.Network.ChangeDue = orZero(r.blackhole), orZero(r.changeDue)
+	return r.Order
+}
 
 func scanOrder(row pgx.CollectableRow) (machine.Order, error) {
-	var o machine.Order
-	var addr *netip.Addr
-	var started, until *time.Time
-	err := row.Scan(&o.ID, &o.Project, &o.Class, &o.Image, &o.ImageDigest, &o.Line, &o.Bandwidth, &o.SSHKeys, &o.Hostname, &o.Months, &o.Price, &o.Currency,
-		&o.State, &o.Reason, &o.MachineID, &o.JobID, &addr, &o.Tried, &o.Placed, &started, &until, &o.Updated)
-	if addr != nil {
-		o.Address = *addr
-	}
-	o.Started, o.Until = orZero(started), orZero(until)
-	return o, err
+	var r orderRow
+	err := row.Scan(r.fields()...)
+	return r.order(), err
 }
 
 func getOrder(ctx context.Context, q querier, id, lock string) (machine.Order, error) {
@@ -85,10 +105,10 @@ func getOrder(ctx context.Context, q querier, id, lock string) (machine.Order, e
 
 func insertOrder(ctx context.Context, tx pgx.Tx, o machine.Order, key, digest string) (int64, error) {
 	tag, err := tx.Exec(ctx, `INSERT INTO orders (id, project, idem_key, digest, class, image, image_digest, line, bandwidth, ssh_keys, hostname,
-			months, price, currency, state, placed, updated)
-		VALUES ($1,$2,NULLIF($3,''),$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$16) ON CONFLICT (project, idem_key) DO NOTHING`,
+			months, price, currency, state, placed, updated, bandwidth_down, model, committed)
+		VALUES ($1,$2,NULLIF($3,''),$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$16,$17,$18,$19) ON CONFLICT (project, idem_key) DO NOTHING`,
 		o.ID, o.Project, key, digest, o.Class, o.Image, o.ImageDigest, o.Line, o.Bandwidth, o.SSHKeys, o.Hostname,
-		o.Months, o.Price, o.Currency, o.State, o.Placed)
+		o.Months, o.Price, o.Currency, o.State, o.Placed, o.BandwidthDown, o.Model, o.Committed)
 	if err != nil {
 		return 0, fmt.Errorf("insert order: %w", err)
 	}
@@ -110,8 +130,11 @@ func sameRequest(ctx context.Context, tx pgx.Tx, project, key, digest string) (m
 
 func putOrder(ctx context.Context, tx pgx.Tx, o machine.Order, now time.Time) error {
 	_, err := tx.Exec(ctx, `UPDATE orders SET image=$2, image_digest=$3, bandwidth=$4, state=$5, reason=$6, machine_id=$7, job_id=$8, address=$9, tried=$10,
-		started=$11, until=$12, updated=$13 WHERE id=$1`,
-		o.ID, o.Image, o.ImageDigest, o.Bandwidth, o.State, o.Reason, o.MachineID, o.JobID, nilAddr(o.Address), append([]string{}, o.Tried...), nilTime(o.Started), nilTime(o.Until), now)
+		started=$11, until=$12, updated=$13, bandwidth_down=$14, extra_up=$15, extra_down=$16, limit_mbit=$17, limit_reason=$18,
+		blackhole_until=$19, blackhole_reason=$20, change_due=$21 WHERE id=$1`,
+		o.ID, o.Image, o.ImageDigest, o.Bandwidth, o.State, o.Reason, o.MachineID, o.JobID, nilAddr(o.Address), append([]string{}, o.Tried...), nilTime(o.Started), nilTime(o.Until), now,
+		o.BandwidthDown, o.Network.ExtraUp, o.Network.ExtraDown, o.Network.Limit, o.Network.LimitReason,
+		nilTime(o.Network.BlackholeUntil), o.Network.BlackholeReason, nilTime(o.Network.ChangeDue))
 	if err != nil {
 		return fmt.Errorf("write order: %w", err)
 	}

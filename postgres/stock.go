@@ -4,30 +4,33 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/bareyard/bareyard/machine"
+	"github.com/bareyard/bareyard/provisioner"
 )
 
-// stock implements provisioner.Stock inside a transaction.
+// stock implements provisioner.Stock and provisioner.Moves inside a transaction.
 type stock struct{ tx pgx.Tx }
 
 const fits = ` m.class = $1 AND (m.firmware = 'bios' AND $2 OR m.firmware = 'uefi' AND $3)
 	AND EXISTS (SELECT 1 FROM jsonb_array_elements(m.hardware->'disks') d WHERE d->>'role' = 'system' AND (d->>'size')::bigint >= $4)
 	AND NOT m.id = ANY ($5)`
 
-func (s stock) Machine(ctx context.Context, class string, image machine.Image, except []string) (*machine.Machine, error) {
-	if except == nil {
-		except = []string{}
-	}
-	// First whoever is free at once; then, before saying "sold out", wait for those that another order is just looking
-	// at, because it may roll back.
-	for _, lock := range []string{"FOR UPDATE SKIP LOCKED", "FOR UPDATE"} {
+// Before saying "sold out", wait for what another order is just looking at: it may roll back. So whoever is free at once is
+// looked for first, then whoever is free at all.
+var lookTwice = [...]string{"FOR UPDATE SKIP LOCKED", "FOR UPDATE"}
+
+func (s stock) Machine(ctx context.Context, p provisioner.Pick) (*machine.Machine, error) {
+	except := append([]string{}, p.Except...)
+	for _, lock := range lookTwice {
 		var m machine.Machine
-		err := s.tx.QueryRow(ctx, `SELECT `+machineColumns+` FROM machine m WHERE m.state = 'available' AND `+fits+` ORDER BY m.updated LIMIT 1 `+lock,
-			class, image.BIOS, image.UEFI, image.Size, except).Scan(machineFields(&m)...)
+		err := s.tx.QueryRow(ctx, `SELECT `+machineColumns+` FROM machine m WHERE m.state = 'available' AND m.site = $6 AND `+fits+` ORDER BY m.updated LIMIT 1 `+lock,
+			p.Class, p.Image.BIOS, p.Image.UEFI, p.Image.Size, except, p.Site).Scan(machineFields(&m)...)
 		if err == nil {
 			return &m, nil
 		}
@@ -35,50 +38,189 @@ func (s stock) Machine(ctx context.Context, class string, image machine.Image, e
 			return nil, fmt.Errorf("pick machine: %w", err)
 		}
 	}
-	var total, suitable int
-	err := s.tx.QueryRow(ctx, `SELECT count(*), count(*) FILTER (WHERE `+fits+`) FROM machine m WHERE m.class = $1 AND m.state <> 'retired'`,
-		class, image.BIOS, image.UEFI, image.Size, []string{}).Scan(&total, &suitable)
+	return nil, s.soldOut(ctx, p)
+}
+
+// soldOut says why there is no machine: never one that could take the image, none at the line's site, or none just now.
+func (s stock) soldOut(ctx context.Context, p provisioner.Pick) error {
+	var total, suitable, here int
+	err := s.tx.QueryRow(ctx, `SELECT count(*), count(*) FILTER (WHERE `+fits+`), count(*) FILTER (WHERE m.site = $6) FROM machine m WHERE m.class = $1 AND m.state <> 'retired'`,
+		p.Class, p.Image.BIOS, p.Image.UEFI, p.Image.Size, []string{}, p.Site).Scan(&total, &suitable, &here)
 	if err != nil {
-		return nil, fmt.Errorf("count stock: %w", err)
+		return fmt.Errorf("count stock: %w", err)
 	}
 	if total > 0 && suitable == 0 {
-		return nil, &machine.Error{Code: machine.Invalid, Field: "image",
-			Message: fmt.Sprintf("no machine of class %s can take image %s: it needs %d bytes of system disk and firmware that it boots under", class, image.Name, image.Size),
+		return &machine.Error{Code: machine.Invalid, Field: "image",
+			Message: fmt.Sprintf("no machine of class %s can take image %s: it needs %d bytes of system disk and firmware that it boots under", p.Class, p.Image.Name, p.Image.Size),
 			Hint:    "choose a smaller image, or a class with larger system disks"}
 	}
-	return nil, &machine.Error{Code: machine.Exhausted, Message: fmt.Sprintf("class %s is sold out", class), Hint: "choose another class, or try again later"}
+	elsewhere, err := s.sites(ctx, p.Class)
+	if err != nil {
+		return err
+	}
+	switch {
+	case total > 0 && here == 0:
+		return &machine.Error{Code: machine.Exhausted, Field: "line", Message: fmt.Sprintf("class %s has no machines at site %s, where line %s is", p.Class, p.Site, p.Line),
+			Hint: otherSites(elsewhere, "choose another class, or a line of another site")}
+	case len(elsewhere) > 0:
+		return &machine.Error{Code: machine.Exhausted, Field: "line", Message: fmt.Sprintf("class %s is sold out at site %s, where line %s is", p.Class, p.Site, p.Line),
+			Hint: otherSites(elsewhere, "")}
+	}
+	return &machine.Error{Code: machine.Exhausted, Message: fmt.Sprintf("class %s is sold out", p.Class), Hint: "choose another class, or try again later"}
 }
 
-func (s stock) Address(ctx context.Context, line, orderID string) (netip.Addr, error) {
-	var addr netip.Addr
-	for _, lock := range []string{"FOR UPDATE SKIP LOCKED", "FOR UPDATE"} {
-		err := s.tx.QueryRow(ctx, `WITH pick AS (
-				SELECT addr FROM address WHERE line = $1 AND order_id IS NULL AND free_at <= now() ORDER BY free_at, addr LIMIT 1 `+lock+`)
-			UPDATE address a SET order_id = $2 FROM pick WHERE a.addr = pick.addr AND a.order_id IS NULL RETURNING a.addr`, line, orderID).Scan(&addr)
-		if err == nil {
-			_, err = s.tx.Exec(ctx, `INSERT INTO assignment (addr, order_id, during) VALUES ($1, $2, tstzrange(clock_timestamp(), NULL))`, addr, orderID)
-			if err != nil {
-				return addr, fmt.Errorf("write assignment: %w", err)
-			}
-			return addr, nil
-		}
-		if !errors.Is(err, pgx.ErrNoRows) {
-			return addr, fmt.Errorf("pick address: %w", err)
+func otherSites(sites map[string][]string, otherwise string) string {
+	hint := ""
+	for _, site := range slices.Sorted(maps.Keys(sites)) {
+		if len(sites[site]) > 0 {
+			hint += fmt.Sprintf("; at %s: %v", site, sites[site])
 		}
 	}
-	return addr, &machine.Error{Code: machine.Exhausted, Field: "line", Message: fmt.Sprintf("line %s has no free address", line),
-		Hint: "choose another line, or try again later: released addresses cool down before they are given out again"}
+	if hint == "" {
+		return otherwise
+	}
+	return "choose a line of a site that has some" + hint
 }
 
-func (s stock) FreeAddress(ctx context.Context, orderID string, used bool) error {
-	_, err := s.tx.Exec(ctx, `UPDATE address a SET order_id = NULL, free_at = CASE WHEN $2 THEN now() + l.cool_down ELSE a.free_at END
-		FROM line l WHERE l.name = a.line AND a.order_id = $1`, orderID, used)
+// sites returns where machines of a class are available, and the lines there.
+func (s stock) sites(ctx context.Context, class string) (map[string][]string, error) {
+	rows, err := s.tx.Query(ctx, `SELECT DISTINCT m.site, ARRAY(SELECT l.name FROM line l WHERE l.site = m.site ORDER BY 1) FROM machine m
+		WHERE m.class = $1 AND m.state = 'available'`, class)
+	if err != nil {
+		return nil, fmt.Errorf("list sites: %w", err)
+	}
+	found := map[string][]string{}
+	var site string
+	var lines []string
+	_, err = pgx.ForEachRow(rows, []any{&site, &lines}, func() error {
+		found[site] = lines
+		lines = nil
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list sites: %w", err)
+	}
+	return found, nil
+}
+
+func (s stock) Addresses(ctx context.Context, w provisioner.Want, orderID string) ([]netip.Prefix, error) {
+	var got []netip.Prefix
+	for _, lock := range lookTwice {
+		rows, err := s.tx.Query(ctx, `WITH pick AS (
+				SELECT addr FROM address WHERE line = $1 AND family = $2 AND order_id IS NULL AND state = 'stock' AND free_at <= now()
+				ORDER BY free_at, addr LIMIT $3 `+lock+`),
+			held AS (UPDATE address a SET order_id = $4, since = clock_timestamp() FROM pick WHERE a.addr = pick.addr RETURNING a.addr)
+			INSERT INTO assignment (addr, order_id, project, machine_id, during)
+			SELECT held.addr, o.id, o.project, o.machine_id, tstzrange(clock_timestamp(), NULL) FROM held, orders o WHERE o.id = $4 RETURNING addr`,
+			w.Line, w.Family, w.Count-len(got), orderID)
+		if err != nil {
+			return nil, fmt.Errorf("pick address: %w", err)
+		}
+		some, err := pgx.CollectRows(rows, pgx.RowTo[netip.Prefix])
+		if err != nil {
+			return nil, fmt.Errorf("pick address: %w", err)
+		}
+		slices.SortFunc(some, netip.Prefix.Compare)
+		if got = append(got, some...); len(got) == w.Count {
+			return got, nil
+		}
+	}
+	return nil, s.noAddress(ctx, w, len(got))
+}
+
+func (s stock) noAddress(ctx context.Context, w provisioner.Want, free int) error {
+	var total, cooling int
+	err := s.tx.QueryRow(ctx, `SELECT count(*), count(*) FILTER (WHERE order_id IS NULL AND state = 'stock' AND free_at > now()) FROM address WHERE line = $1 AND family = $2`,
+		w.Line, w.Family).Scan(&total, &cooling)
+	if err != nil {
+		return fmt.Errorf("count addresses: %w", err)
+	}
+	what, field := "address", "line"
+	if w.Family == 6 {
+		what, field = "IPv6 prefix", "ipv6"
+	} else if w.Count > 1 {
+		field = "addresses"
+	}
+	e := &machine.Error{Code: machine.Exhausted, Field: field, Message: fmt.Sprintf("line %s has no free %s", w.Line, what), Hint: "choose another line, or try again later"}
+	switch {
+	case total == 0 && w.Family == 6:
+		e.Code, e.Message, e.Hint = machine.Invalid, fmt.Sprintf("line %s has no IPv6", w.Line), "leave ipv6 out, or choose another line"
+	case free > 0:
+		e.Message, e.Hint = fmt.Sprintf("line %s has %d free, %d are asked for", w.Line, free, w.Count), "ask for fewer, or choose another line"
+	case cooling > 0:
+		e.Hint += fmt.Sprintf(": %d that were released cool down before they are given out again", cooling)
+	}
+	return e
+}
+
+// release ends what an order has of the addresses that a condition selects; $1 is the order, $2 whether they were used.
+func (s stock) release(ctx context.Context, where string, args ...any) error {
+	_, err := s.tx.Exec(ctx, `UPDATE address a SET order_id = NULL, since = NULL, leaving = false, next_order = '',
+		free_at = CASE WHEN $2 THEN now() + p.cool_down ELSE a.free_at END
+		FROM address_pool p WHERE p.name = a.pool AND a.order_id = $1`+where, args...)
 	if err != nil {
 		return fmt.Errorf("free address: %w", err)
 	}
-	_, err = s.tx.Exec(ctx, `UPDATE assignment SET during = tstzrange(lower(during), clock_timestamp()) WHERE order_id = $1 AND upper_inf(during)`, orderID)
+	// whatever is open and not held is over
+	_, err = s.tx.Exec(ctx, `UPDATE assignment s SET during = tstzrange(lower(during), clock_timestamp()) WHERE order_id = $1 AND upper_inf(during)
+		AND NOT EXISTS (SELECT 1 FROM address a WHERE a.addr = s.addr AND a.order_id = $1)`, args[0])
 	if err != nil {
 		return fmt.Errorf("end assignment: %w", err)
+	}
+	return nil
+}
+
+func (s stock) FreeAddresses(ctx context.Context, orderID string, used bool) error {
+	return s.release(ctx, "", orderID, used)
+}
+
+func (s stock) Leave(ctx context.Context, orderID string, p netip.Prefix, next string) error {
+	_, err := s.tx.Exec(ctx, `UPDATE address SET leaving = true, next_order = $3 WHERE order_id = $1 AND addr = $2`, orderID, p, next)
+	if err != nil {
+		return fmt.Errorf("take address off: %w", err)
+	}
+	return nil
+}
+
+func (s stock) Leaving(ctx context.Context, orderID string, p netip.Prefix) (next string, ok bool, err error) {
+	err = s.tx.QueryRow(ctx, `SELECT next_order FROM address WHERE order_id = $1 AND addr = $2 AND leaving FOR UPDATE`, orderID, p).Scan(&next)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", false, nil
+	}
+	if err != nil {
+		return "", false, fmt.Errorf("read address: %w", err)
+	}
+	return next, true, nil
+}
+
+func (s stock) Pass(ctx context.Context, orderID string, p netip.Prefix, next string) error {
+	if next == "" {
+		return s.release(ctx, " AND a.addr = $3 AND a.leaving", orderID, true, p)
+	}
+	tag, err := s.tx.Exec(ctx, `UPDATE address SET order_id = $3, since = clock_timestamp(), leaving = false, next_order = '' WHERE order_id = $1 AND addr = $2 AND leaving`, orderID, p, next)
+	if err != nil {
+		return fmt.Errorf("move address: %w", err)
+	}
+	if tag.RowsAffected() == 0 {
+		return nil
+	}
+	if _, err := s.tx.Exec(ctx, `UPDATE assignment SET during = tstzrange(lower(during), clock_timestamp()) WHERE order_id = $1 AND addr = $2 AND upper_inf(during)`, orderID, p); err != nil {
+		return fmt.Errorf("end assignment: %w", err)
+	}
+	_, err = s.tx.Exec(ctx, `INSERT INTO assignment (addr, order_id, project, machine_id, during)
+		SELECT $1, o.id, o.project, o.machine_id, tstzrange(clock_timestamp(), NULL) FROM orders o WHERE o.id = $2`, p, next)
+	if err != nil {
+		return fmt.Errorf("write assignment: %w", err)
+	}
+	return nil
+}
+
+func (s stock) Spoil(ctx context.Context, orderID string, p netip.Prefix, note string) error {
+	if err := s.release(ctx, " AND a.addr = $3", orderID, true, p); err != nil {
+		return err
+	}
+	if _, err := s.tx.Exec(ctx, `UPDATE address SET state = 'conflict', note = $2 WHERE addr = $1`, p, note); err != nil {
+		return fmt.Errorf("take address out of stock: %w", err)
 	}
 	return nil
 }

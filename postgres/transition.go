@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -124,7 +123,7 @@ func retryable(err error) bool {
 
 func (db *DB) once(ctx context.Context, fn func(pgx.Tx, *provisioner.Work) error) error {
 	return pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
-		w := &provisioner.Work{Stock: stock{tx}}
+		w := &provisioner.Work{Stock: stock{tx}, Moves: stock{tx}, Terms: terms{tx}}
 		if err := tx.QueryRow(ctx, `SELECT now()`).Scan(&w.Now); err != nil {
 			return fmt.Errorf("begin transition: %w", err)
 		}
@@ -193,19 +192,15 @@ func (db *DB) Overdue(ctx context.Context, n int) ([]string, error) {
 
 // Exposed implements provisioner.Store.
 func (db *DB) Exposed(ctx context.Context) ([]network.Port, error) {
-	rows, err := db.pool.Query(ctx, `SELECT `+machineColumns+`, o.address, o.bandwidth FROM machine m JOIN orders o ON o.id = m.order_id WHERE m.public`)
+	rows, err := db.pool.Query(ctx, `SELECT `+machineColumns+`, `+orderColumns+` FROM machine m JOIN orders o ON o.id = m.order_id WHERE m.public`)
 	if err != nil {
 		return nil, fmt.Errorf("list exposed machines: %w", err)
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (network.Port, error) {
 		var m machine.Machine
-		var o machine.Order
-		var addr *netip.Addr
-		err := row.Scan(append(machineFields(&m), &addr, &o.Bandwidth)...)
-		if addr != nil {
-			o.Address = *addr
-		}
-		return provisioner.PublicPort(m, o), err
+		var r orderRow
+		err := row.Scan(append(machineFields(&m), r.fields()...)...)
+		return provisioner.PublicPort(m, r.order()), err
 	})
 }
 

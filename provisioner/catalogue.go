@@ -8,15 +8,17 @@ import (
 // ClassStock is a class and how many machines of it are available now.
 type ClassStock struct {
 	machine.Class
-	Available int `json:"available"`
+	Available int            `json:"available"`
+	Sites     map[string]int `json:"sites"` // where they are: a line serves the machines of its own site
 }
 
 // LineStock is a line and its addresses.
 type LineStock struct {
 	network.Line
-	Free    int `json:"free"`
+	Free    int `json:"free"`    // IPv4
 	Cooling int `json:"cooling"` // released, not yet given out again
 	Total   int `json:"total"`
+	Free6   int `json:"free_v6"` // IPv6 prefixes
 }
 
 // EventFilter says which events to list; empty fields do not filter.

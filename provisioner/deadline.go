@@ -17,7 +17,7 @@ func (e *Engine) Watch(ctx context.Context, every time.Duration) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for n := 0; ; n++ {
-		if err := e.sweep(ctx); err != nil && ctx.Err() == nil {
+		if err := errors.Join(e.sweep(ctx), e.settleDue(ctx)); err != nil && ctx.Err() == nil {
 			e.log().Error("deadline sweep failed", "err", err)
 		}
 		if n%15 == 0 {
@@ -45,6 +45,24 @@ func (e *Engine) sweep(ctx context.Context) error {
 	for _, id := range ids {
 		if err := e.Expire(ctx, id); err != nil { // one that cannot be moved must not keep the others waiting
 			errs = append(errs, fmt.Errorf("expire job of machine %s: %w", id, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// settleDue brings about what has fallen due of the orders' networks, whoever missed it for however long.
+func (e *Engine) settleDue(ctx context.Context) error {
+	if e.Calendar == nil {
+		return nil
+	}
+	ids, err := e.Calendar.OrdersDue(ctx, 100)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, id := range ids {
+		if err := e.SettleOrder(ctx, id); err != nil {
+			errs = append(errs, fmt.Errorf("settle order %s: %w", id, err))
 		}
 	}
 	return errors.Join(errs...)
@@ -100,12 +118,15 @@ func (e *Engine) Reconcile(ctx context.Context) error {
 	for _, id := range remove {
 		err := e.Store.OnMachine(ctx, id, func(w *Work) error {
 			if w.Machine.Public && w.Order != nil {
-				return e.Edge.Apply(ctx, []network.Port{PublicPort(*w.Machine, *w.Order)}, nil)
+				return e.applyPort(ctx, w)
 			}
 			return e.Edge.Apply(ctx, nil, []string{id})
 		})
 		if machine.CodeOf(err) == machine.NotFound {
 			err = e.Edge.Apply(ctx, nil, []string{id})
+		}
+		if errors.Is(err, network.ErrPending) {
+			continue // somebody has it on his list
 		}
 		if err != nil { // one that cannot be repaired must not leave the others exposed
 			errs = append(errs, fmt.Errorf("repair edge for machine %s: %w", id, err))

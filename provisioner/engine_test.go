@@ -38,6 +38,7 @@ type yard struct {
 	ports map[string]bool
 	fail  map[string]error // by BMC address: what the BMC says
 	stuck string           // machine whose public port the edge refuses to withdraw
+	deaf  error            // what the edge answers to everything
 }
 
 func newYard(t *testing.T) *yard {
@@ -45,6 +46,7 @@ func newYard(t *testing.T) *yard {
 		ports: map[string]bool{}, fail: map[string]error{}}
 	y.Engine = &provisioner.Engine{Store: y.db, Shelf: y.db, Tickets: y.db, Vault: y.db, BMCs: y.db, Pins: y.db, Power: y, Edge: (*yardEdge)(y), Ports: (*yardPorts)(y),
 		Agents: "https://10.77.0.1:8443", Images: "http://10.77.0.1:8080/images", CA: "-----BEGIN CERTIFICATE-----\n", BootBits: 24}
+	y.Calendar = y.db
 	ctx := t.Context()
 	y.must(y.db.PutClass(ctx, machine.Class{Name: "rtx5090x2", Accelerator: "10de:2b85", Count: 2, MonthlyPrice: 1_000_000, Currency: "CNY"}))
 	y.must(y.db.PutImage(ctx, machine.Image{Name: "debian-12", Digest: strings.Repeat("ab", 32), Size: 800 << 20, DefaultUser: "debian", BIOS: true, UEFI: true}))
@@ -129,6 +131,9 @@ func (e *yardEdge) Read(context.Context) ([]network.Port, error) {
 func (e *yardEdge) Apply(_ context.Context, set []network.Port, remove []string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.deaf != nil {
+		return e.deaf
+	}
 	for _, id := range remove {
 		if e.stuck == id {
 			return errors.New("the edge refuses")
@@ -327,10 +332,10 @@ func TestOrderToReleaseAndBack(t *testing.T) {
 		t.Error("the provisioning port is still open after hand-over")
 	}
 
-	if _, err := y.Reinstall(t.Context(), o.ID, "debian-12", "wrong", false); machine.CodeOf(err) != machine.Invalid {
+	if _, err := y.Reinstall(t.Context(), o.ID, "debian-12", "wrong", false, ""); machine.CodeOf(err) != machine.Invalid {
 		t.Fatalf("reinstall without consent: %v", err)
 	}
-	_, err = y.Reinstall(t.Context(), o.ID, "debian-12", "gpu1", false)
+	_, err = y.Reinstall(t.Context(), o.ID, "debian-12", "gpu1", false, "")
 	y.must(err)
 	y.turn(m.ID)
 	if _, exposed := y.edge[m.ID]; exposed {

@@ -83,7 +83,11 @@ func (e *Engine) seen(w *Work) {
 // advance ends the current step and enters the next, or ends the job.
 func (e *Engine) advance(ctx context.Context, w *Work) error {
 	done, _, next := e.step(w.Job.Kind, w.Job.Step)
-	took := w.Now.Sub(w.Job.StepAt).Round(100 * time.Millisecond)
+	began := w.Job.StepAt
+	if done.Actor == machine.Controller { // it may have waited for somebody
+		began = w.Job.SeenAt
+	}
+	took := w.Now.Sub(began).Round(100 * time.Millisecond)
 	if next == "" {
 		if err := e.conclude(ctx, w); err != nil {
 			return err
@@ -143,7 +147,7 @@ func (e *Engine) failJob(ctx context.Context, w *Work) error {
 	w.Order.MachineID, w.Machine.OrderID = "", ""
 	if len(w.Order.Tried) >= maxTried {
 		w.Order.Reason += fmt.Sprintf("; %d machines failed, so the fault is likely to be the order's or the image's, and no more are tried", len(w.Order.Tried))
-		if err := w.Stock.FreeAddress(ctx, w.Order.ID, true); err != nil {
+		if err := w.Stock.FreeAddresses(ctx, w.Order.ID, true); err != nil {
 			return err
 		}
 		return w.orderEvent(machine.OrderFail, "%s", w.Order.Reason)

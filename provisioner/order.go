@@ -2,9 +2,6 @@ package provisioner
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
@@ -15,6 +12,7 @@ import (
 
 	"github.com/bareyard/bareyard/ipmi"
 	"github.com/bareyard/bareyard/machine"
+	"github.com/bareyard/bareyard/network"
 )
 
 // Request is what a customer asks for.
@@ -23,10 +21,16 @@ type Request struct {
 	Class     string   `json:"class"`
 	Image     string   `json:"image"`
 	Line      string   `json:"line"`
-	Bandwidth int      `json:"bandwidth"` // Mbit/s each way
+	Bandwidth int      `json:"bandwidth"` // Mbit/s from the machine
 	SSHKeys   []string `json:"ssh_keys"`
 	Hostname  string   `json:"hostname"` // empty: made from the order
 	Months    int      `json:"months"`   // zero: one
+
+	BandwidthDown int           `json:"bandwidth_down"` // Mbit/s to the machine; zero: as from it
+	Model         network.Model `json:"model"`          // empty: the first that the line sells
+	Committed     int           `json:"committed"`      // burst: Mbit/s that are paid for in any case
+	Addresses     int           `json:"addresses"`      // IPv4; zero: one
+	IPv6          int           `json:"ipv6"`           // prefixes
 }
 
 var hostname = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
@@ -38,57 +42,64 @@ func (e *Engine) Place(ctx context.Context, r Request, key string) (machine.Orde
 		ID: NewID("o"), Project: r.Project, Class: r.Class, Image: r.Image, Line: r.Line, Bandwidth: r.Bandwidth,
 		SSHKeys: r.SSHKeys, Hostname: r.Hostname, Months: max(r.Months, 1), State: machine.OrderPlaced,
 	}
-	image, err := e.check(ctx, &o, r)
+	image, line, err := e.check(ctx, &o, r)
 	if err != nil {
 		return machine.Order{}, err
 	}
-	content, err := json.Marshal(r)
+	digest, err := digestOf(r)
 	if err != nil {
-		return machine.Order{}, fmt.Errorf("digest order: %w", err)
+		return machine.Order{}, err
 	}
-	sum := sha256.Sum256(content)
-	return e.Store.Place(ctx, o, key, hex.EncodeToString(sum[:]), func(w *Work) error {
-		if w.Order.Address, err = w.Stock.Address(ctx, o.Line, o.ID); err != nil {
-			return err
+	return e.Store.Place(ctx, o, key, digest, func(w *Work) error {
+		for _, want := range []Want{{o.Line, 4, max(r.Addresses, 1)}, {o.Line, 6, r.IPv6}} {
+			if want.Count == 0 {
+				continue
+			}
+			got, err := w.Stock.Addresses(ctx, want, o.ID)
+			if err != nil {
+				return err
+			}
+			w.Order.Addresses = append(w.Order.Addresses, got...)
 		}
-		w.note("order.place", "%s with %s, line %s, %d Mbit/s, %d months", o.Class, o.Image, o.Line, o.Bandwidth, o.Months)
-		return e.take(ctx, w, image)
+		w.Order.Address = w.Order.Addresses[0].Addr()
+		w.note("order.place", "%s with %s, line %s, %s, %d months", o.Class, o.Image, o.Line, Ordered(o), o.Months)
+		return e.take(ctx, w, image, line.Site)
 	})
 }
 
 // check fills in what the catalogue knows and refuses what cannot be delivered, before anything is touched.
-func (e *Engine) check(ctx context.Context, o *machine.Order, r Request) (image machine.Image, err error) {
+func (e *Engine) check(ctx context.Context, o *machine.Order, r Request) (image machine.Image, line network.Line, err error) {
 	class, err := e.Shelf.Class(ctx, o.Class)
 	if err != nil {
-		return image, err
+		return image, line, err
 	}
 	image, err = e.Shelf.Image(ctx, o.Image)
 	if err != nil {
-		return image, err
+		return image, line, err
 	}
-	line, err := e.Shelf.Line(ctx, o.Line)
+	line, err = e.Shelf.Line(ctx, o.Line)
 	if err != nil {
-		return image, err
+		return image, line, err
 	}
-	if err := line.CheckBandwidth(o.Bandwidth); err != nil {
-		return image, err
+	if err := checkNetwork(o, r, line); err != nil {
+		return image, line, err
 	}
 	if r.Months < 0 || o.Months > 36 {
-		return image, &machine.Error{Code: machine.Invalid, Field: "months", Message: fmt.Sprintf("a term of %d months is not offered", r.Months), Hint: "choose 1 to 36 months"}
+		return image, line, &machine.Error{Code: machine.Invalid, Field: "months", Message: fmt.Sprintf("a term of %d months is not offered", r.Months), Hint: "choose 1 to 36 months"}
 	}
 	if o.Hostname == "" {
 		o.Hostname = strings.ReplaceAll(o.ID, "_", "-")
 	}
 	if !hostname.MatchString(o.Hostname) {
-		return image, &machine.Error{Code: machine.Invalid, Field: "hostname", Message: fmt.Sprintf("hostname %q is not valid", o.Hostname),
+		return image, line, &machine.Error{Code: machine.Invalid, Field: "hostname", Message: fmt.Sprintf("hostname %q is not valid", o.Hostname),
 			Hint: "use 1 to 63 lower-case letters, digits and hyphens, not at either end"}
 	}
 	if err := checkKeys(o.SSHKeys); err != nil {
-		return image, err
+		return image, line, err
 	}
 	o.ImageDigest = image.Digest
 	o.Price, o.Currency = class.MonthlyPrice*int64(o.Months), class.Currency
-	return image, nil
+	return image, line, nil
 }
 
 func checkKeys(keys []string) error {
@@ -113,9 +124,9 @@ func checkKeys(keys []string) error {
 	return nil
 }
 
-// take finds a machine for the order in w and starts its provision job.
-func (e *Engine) take(ctx context.Context, w *Work, image machine.Image) error {
-	m, err := w.Stock.Machine(ctx, w.Order.Class, image, w.Order.Tried)
+// take finds a machine for the order in w at the site of its line and starts its provision job.
+func (e *Engine) take(ctx context.Context, w *Work, image machine.Image, site string) error {
+	m, err := w.Stock.Machine(ctx, Pick{Class: w.Order.Class, Site: site, Line: w.Order.Line, Image: image, Except: w.Order.Tried})
 	if err != nil {
 		return err
 	}
@@ -139,16 +150,20 @@ func (e *Engine) actPlace(ctx context.Context, orderID string) error {
 	if err != nil {
 		return err
 	}
+	line, err := e.Shelf.Line(ctx, o.Line)
+	if err != nil {
+		return err
+	}
 	return e.Store.OnOrder(ctx, orderID, func(w *Work) error {
 		if w.Order.State != machine.OrderPlaced || w.Order.MachineID != "" {
 			return nil
 		}
-		err := e.take(ctx, w, image)
+		err := e.take(ctx, w, image, line.Site)
 		if code := machine.CodeOf(err); code != machine.Exhausted && code != machine.Invalid {
 			return err
 		}
 		w.Order.Reason = fmt.Sprintf("%s; no other machine of class %s is available", w.Order.Reason, w.Order.Class)
-		if err := w.Stock.FreeAddress(ctx, orderID, true); err != nil {
+		if err := w.Stock.FreeAddresses(ctx, orderID, true); err != nil {
 			return err
 		}
 		return w.orderEvent(machine.OrderFail, "%s", w.Order.Reason)
@@ -170,7 +185,7 @@ func (e *Engine) Cancel(ctx context.Context, orderID string) (machine.Order, err
 			return err
 		}
 		if w.Machine == nil {
-			return w.Stock.FreeAddress(ctx, orderID, true)
+			return w.Stock.FreeAddresses(ctx, orderID, true)
 		}
 		if w.Job != nil {
 			if err := w.jobEvent(machine.JobCancel, "the order was cancelled"); err != nil {
@@ -179,7 +194,7 @@ func (e *Engine) Cancel(ctx context.Context, orderID string) (machine.Order, err
 		}
 		if w.Machine.State == machine.Reserved {
 			w.Machine.OrderID = ""
-			if err := w.Stock.FreeAddress(ctx, orderID, false); err != nil {
+			if err := w.Stock.FreeAddresses(ctx, orderID, false); err != nil {
 				return err
 			}
 			return w.machineEvent(machine.Unreserve, "nothing was touched, back in stock")
@@ -223,13 +238,15 @@ func (e *Engine) reclaim(w *Work) error {
 }
 
 // Reinstall puts an image on the machine of an active order. Everything on its system disk is lost, so consent must be
-// the hostname, typed; data disks are kept unless wipeData.
-func (e *Engine) Reinstall(ctx context.Context, orderID, imageName, consent string, wipeData bool) (machine.Order, error) {
+// the hostname, typed; data disks are kept unless wipeData. A repeated request with the same key begins no second one.
+func (e *Engine) Reinstall(ctx context.Context, orderID, imageName, consent string, wipeData bool, key string) (machine.Order, error) {
 	image, err := e.Shelf.Image(ctx, imageName)
 	if err != nil {
 		return machine.Order{}, err
 	}
-	return e.onOrder(ctx, orderID, func(w *Work) error {
+	var o machine.Order
+	err = e.once(ctx, orderID, key, []any{"reinstall", imageName, consent, wipeData}, &o, func(w *Work) error {
+		defer func() { o = *w.Order }()
 		if w.Order.State != machine.OrderActive {
 			return &machine.Error{Code: machine.Conflict, Message: fmt.Sprintf("order is %s", w.Order.State), Hint: "only an active order can be reinstalled"}
 		}
@@ -254,6 +271,10 @@ func (e *Engine) Reinstall(ctx context.Context, orderID, imageName, consent stri
 			j.Image, j.ImageDigest, j.Driver, j.WipeData = image.Name, image.Digest, image.Driver, wipeData
 		})
 	})
+	if err != nil {
+		return machine.Order{}, err
+	}
+	return o, nil
 }
 
 func tooLarge(image machine.Image, disk machine.Disk) error {
@@ -325,7 +346,7 @@ func (e *Engine) Move(ctx context.Context, machineID string, ev machine.Event, r
 			w.Machine.Public = true // the edge is put right within the minute
 		case ev == machine.Retire && w.Order != nil:
 			w.Machine.OrderID = ""
-			return w.Stock.FreeAddress(ctx, w.Order.ID, true)
+			return w.Stock.FreeAddresses(ctx, w.Order.ID, true)
 		}
 		return nil
 	})

@@ -86,6 +86,8 @@ type Engine struct {
 	Memory       Memory
 	Certificates Certificates
 
+	Calendar Calendar // nil: nothing changes by itself
+
 	Agents   string     // base URL that agents and validators call, e.g. https://10.77.0.1:8443
 	Images   string     // base URL of the image store on the boot listener, e.g. http://10.77.0.1:8080/images
 	CA       string     // PEM of the CA that signed Agents

@@ -87,7 +87,7 @@ func Seed(m machine.Machine, j machine.Job, o machine.Order, opt SeedOptions) (m
 		dns = append(dns, opt.Resolver)
 	}
 	net, err := network.Seed{
-		PublicMAC: public.MAC, Addrs: []netip.Prefix{netip.PrefixFrom(o.Address, o.Address.BitLen())}, DNS: dns,
+		PublicMAC: public.MAC, Addrs: addressesOf(o), DNS: dns,
 		ProvisionMAC: provision.MAC, ProvisionAddr: netip.PrefixFrom(m.BootAddr, opt.BootBits),
 	}.NetworkConfig()
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"time"
 
 	"github.com/bareyard/bareyard/billing"
@@ -23,6 +22,10 @@ func (e *Engine) Act(ctx context.Context, a Action) error {
 		return e.actPlace(ctx, a.OrderID)
 	case ActFence:
 		return e.actFence(ctx, a.MachineID)
+	case ActPort:
+		return e.actPort(ctx, a.MachineID)
+	case ActLeave:
+		return e.actLeave(ctx, a)
 	}
 	return fmt.Errorf("carry out action: unknown kind %q", a.Kind)
 }
@@ -73,6 +76,9 @@ func (e *Engine) actStep(ctx context.Context, a Action) error {
 		if failure == nil {
 			return e.advance(ctx, w)
 		}
+		if errors.Is(failure, network.ErrPending) {
+			return e.await(ctx, w, failure)
+		}
 		return e.failTry(ctx, w, failure)
 	})
 }
@@ -94,6 +100,27 @@ func (e *Engine) failTry(ctx context.Context, w *Work, failure error) error {
 	w.note("job.try", "try %d of %d failed: %v; next in %s", w.Job.Try, step.Tries, failure, pause)
 	w.Job.Try++
 	e.schedule(w, step, pause)
+	return nil
+}
+
+// How often a step looks whether somebody has done what it waits for, and how long it waits.
+const (
+	lookAgain = 5 * time.Second
+	patience  = 24 * time.Hour
+)
+
+// await lets a controller step wait for a person without counting a try. SeenAt keeps when the step began.
+func (e *Engine) await(ctx context.Context, w *Work, failure error) error {
+	step, _, _ := e.step(w.Job.Kind, w.Job.Step)
+	if w.Now.Sub(w.Job.SeenAt) > patience {
+		return e.failAttempt(ctx, w, false, fmt.Sprintf("nobody did it within %s: %v", patience, failure))
+	}
+	if why := failure.Error(); w.Job.Reason != why {
+		w.Job.Reason = why
+		w.note("job.wait", "%v", failure)
+	}
+	w.Job.StepAt = w.Now // its deadline is for programs
+	e.schedule(w, step, lookAgain)
 	return nil
 }
 
@@ -166,20 +193,6 @@ func (e *Engine) carryOut(ctx context.Context, m machine.Machine, j machine.Job,
 	return fmt.Errorf("carry out step: %q is not a step of the controller", j.Step)
 }
 
-// PublicPort is what the edge must carry for a machine in an order's hands. As long as the provisioning port is open nothing
-// passes: nobody may be in the machine while it can reach the provisioning network.
-func PublicPort(m machine.Machine, o machine.Order) network.Port {
-	nic, _ := m.Hardware.NICByRole(machine.PublicNIC)
-	mode := network.On
-	if m.PortOpen {
-		mode = network.Off
-	}
-	return network.Port{
-		Machine: m.ID, MAC: nic.MAC, Addrs: []netip.Prefix{netip.PrefixFrom(o.Address, o.Address.BitLen())},
-		Up: network.Fixed(o.Bandwidth * 1000), Down: network.Fixed(o.Bandwidth * 1000), Mode: mode,
-	}
-}
-
 // setPort opens or closes a machine's port of a role. A port that the record does not name is nobody's to drive.
 func (e *Engine) setPort(ctx context.Context, m machine.Machine, role machine.NICRole, open bool) error {
 	nic, ok := m.Hardware.NICByRole(role)
@@ -244,7 +257,7 @@ func (e *Engine) conclude(ctx context.Context, w *Work) error {
 		return w.machineEvent(machine.HandOver, "reinstalled with %s", w.Job.Image)
 	case machine.ReclaimJob:
 		if w.Order != nil {
-			if err := w.Stock.FreeAddress(ctx, w.Order.ID, true); err != nil {
+			if err := w.Stock.FreeAddresses(ctx, w.Order.ID, true); err != nil {
 				return err
 			}
 		}

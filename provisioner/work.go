@@ -17,6 +17,8 @@ type Work struct {
 	Order   *machine.Order   // nil when nobody holds the machine
 	Stock   Stock            // what only the database can pick
 	Seen    Sighting         // of the machine on the provisioning network since it was switched on
+	Moves   Moves            // addresses that come and go
+	Terms   Terms            // what the order has agreed on
 
 	Events  []Event      // appended to the event log
 	Actions []Action     // enqueued
@@ -29,14 +31,42 @@ type Work struct {
 
 // Stock picks machines and addresses inside the transaction, so that no two orders get the same one.
 type Stock interface {
-	// Machine locks an available machine of the class that the image boots on and fits, and that is not in except.
-	// It answers an Exhausted error when there is none, an Invalid one when no machine of the class could ever take it.
-	Machine(ctx context.Context, class string, image machine.Image, except []string) (*machine.Machine, error)
-	// Address takes the longest idle address of a line for an order.
-	Address(ctx context.Context, line, orderID string) (netip.Addr, error)
-	// FreeAddress returns an order's address; it is not given to anybody else before the line's cool-down is over,
-	// unless it was never used.
-	FreeAddress(ctx context.Context, orderID string, used bool) error
+	// Machine locks an available machine. It answers an Exhausted error when there is none, an Invalid one when no machine
+	// of the class could ever take the image.
+	Machine(ctx context.Context, p Pick) (*machine.Machine, error)
+	// Addresses takes the longest idle addresses of a line for an order, all that are wanted or none.
+	Addresses(ctx context.Context, w Want, orderID string) ([]netip.Prefix, error)
+	// FreeAddresses returns all addresses of an order; none is given to anybody else before its cool-down is over, unless it
+	// was never used.
+	FreeAddresses(ctx context.Context, orderID string, used bool) error
+}
+
+// Pick says which machine is looked for.
+type Pick struct {
+	Class  string
+	Site   string // of the line: its addresses are routed there
+	Line   string // for the message
+	Image  machine.Image
+	Except []string // ids of machines that failed the order
+}
+
+// Want says which addresses are looked for.
+type Want struct {
+	Line   string
+	Family int // 4 or 6
+	Count  int
+}
+
+// Moves takes single addresses off an order. An address that leaves stays the order's until the edge has let go of it.
+type Moves interface {
+	// Leave marks an address of an order as leaving, for another order or, with next "", for the stock.
+	Leave(ctx context.Context, orderID string, p netip.Prefix, next string) error
+	// Leaving locks an address that leaves an order and says for whom.
+	Leaving(ctx context.Context, orderID string, p netip.Prefix) (next string, ok bool, err error)
+	// Pass gives an address that leaves to another order, or, with next "", into its cool-down.
+	Pass(ctx context.Context, orderID string, p netip.Prefix, next string) error
+	// Spoil takes an address from an order and out of stock, because somebody else uses it.
+	Spoil(ctx context.Context, orderID string, p netip.Prefix, note string) error
 }
 
 // Event is one line of the log of what happened.
@@ -90,6 +120,8 @@ const (
 	ActStep  ActionKind = "step"  // carry out the controller step that the job is at
 	ActPlace ActionKind = "place" // find another machine for an order
 	ActFence ActionKind = "fence" // withdraw the public address, close the port, power off
+	ActPort  ActionKind = "port"  // make the edge as the machine's order says now
+	ActLeave ActionKind = "leave" // take an address off a machine, and then out of its order
 )
 
 // Action is work outside the database, enqueued by the transition that calls for it.
@@ -100,6 +132,7 @@ type Action struct {
 	JobID     string        `json:"job_id,omitempty"`
 	Turn      int           `json:"turn,omitempty"`
 	After     time.Duration `json:"after,omitempty"`
+	Address   netip.Prefix  `json:"address,omitzero"`
 }
 
 // machineEvent moves the machine.

@@ -25,7 +25,16 @@ import (
 type Client struct {
 	base  string
 	token string
+	key   string
 	http  *http.Client
+}
+
+// Keyed returns a client whose changes carry an idempotency key: the same change again with the same key changes nothing and
+// returns what the first one did. It is for one change.
+func (c *Client) Keyed(key string) *Client {
+	k := *c
+	k.key = key
+	return &k
 }
 
 // New returns a client of a server: "unix:///path/of/its.sock" or "https://host:port". A token is for HTTPS; caFile, if
@@ -263,6 +272,9 @@ func (c *Client) call(ctx context.Context, method, path string, header map[strin
 	}
 	if in != nil {
 		req.Header.Set("Content-Type", "application/json")
+	}
+	if c.key != "" && method == http.MethodPost {
+		req.Header.Set("Idempotency-Key", c.key)
 	}
 	for k, v := range header {
 		if v != "" {

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"strings"
 
 	"github.com/bareyard/bareyard/api"
 	"github.com/bareyard/bareyard/api/client"
 	"github.com/bareyard/bareyard/machine"
+	"github.com/bareyard/bareyard/network"
 )
 
 // classCommand is what is sold.
@@ -76,20 +78,50 @@ func (l *lineList) Run(ctx context.Context, t *terminal) error {
 			return err
 		}
 		return l.show(t, list, func(w io.Writer) {
-			fmt.Fprintln(w, "LINE\tSITE\tMBIT/S\tFREE\tCOOLING\tTOTAL")
+			fmt.Fprintln(w, "LINE\tCARRIER\tSITE\tMBIT/S UP\tDOWN\tSOLD AS\tFREE\tCOOLING\tTOTAL\tIPV6 FREE")
 			for _, x := range list {
-				fmt.Fprintf(w, "%s\t%s\t%d-%d\t%d\t%d\t%d\n", x.Name, x.Site, x.MinBandwidth, x.MaxBandwidth, x.Free, x.Cooling, x.Total)
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\n", x.Name, dash(x.Carrier), x.Site, offer(x.MinBandwidth, x.MaxBandwidth, x.Step),
+					offer(x.MinDown, x.MaxDown, x.Step), soldAs(x.Line), x.Free, x.Cooling, x.Total, x.Free6)
 			}
 		})
 	})
 }
 
+// offer writes what is sold: 10-500, or 10-500/10 in steps of ten.
+func offer(least, most, step int) string {
+	if step > 1 {
+		return fmt.Sprintf("%d-%d/%d", least, most, step)
+	}
+	return fmt.Sprintf("%d-%d", least, most)
+}
+
+func soldAs(l network.Line) string {
+	var models []string
+	for _, m := range l.Models {
+		text := string(m)
+		if m == network.ModelBurst {
+			text += " (95th " + string(l.Percentile) + ")"
+		}
+		models = append(models, text)
+	}
+	return strings.Join(models, ", ")
+}
+
 type linePut struct {
 	remote
-	Name     string         `arg:"" help:"Name of the line, e.g. bgp."`
-	Site     string         `required:"" help:"Its site."`
-	Min      int            `default:"1" help:"Least bandwidth sold, Mbit/s (default: 1)."`
-	Max      int            `default:"1000" help:"Most bandwidth sold, Mbit/s (default: 1000)."`
+	Name    string   `arg:"" help:"Name of the line, e.g. bgp."`
+	Site    string   `required:"" help:"Its site."`
+	Carrier string   `placeholder:"NAME" help:"bgp, telecom, unicom, mobile …"`
+	Min     int      `default:"1" help:"Least bandwidth sold, Mbit/s (default: 1)."`
+	Max     int      `default:"1000" help:"Most bandwidth sold, Mbit/s (default: 1000)."`
+	Step    int      `default:"1" help:"Mbit/s between two bandwidths that are sold (default: 1)."`
+	MinDown int      `placeholder:"MBIT" help:"Least bandwidth sold to the machine (default: as --min)."`
+	MaxDown int      `placeholder:"MBIT" help:"Most bandwidth sold to the machine (default: as --max)."`
+	Model   []string `placeholder:"MODEL" help:"How bandwidth is sold: fixed or burst, the usual one first (default: fixed)."`
+	Billed  string   `placeholder:"BASIS" help:"What a burst is billed by, the 95th percentile up, down or higher (default: higher)."`
+
+	MaxAddresses int `placeholder:"N" help:"Of each family, per order (default: 8)."`
+
 	CoolDown string         `default:"24h" help:"How long a released address rests (default: 24h)."`
 	Range    []netip.Prefix `placeholder:"PREFIX" help:"Public addresses, e.g. 203.0.113.0/24. Repeat for more."`
 }
@@ -97,7 +129,11 @@ type linePut struct {
 // Run defines a line.
 func (l *linePut) Run(ctx context.Context, t *terminal) error {
 	return l.call(ctx, func(ctx context.Context, c *client.Client) error {
-		line := api.NewLine{Site: l.Site, MinBandwidth: l.Min, MaxBandwidth: l.Max, CoolDown: l.CoolDown, Ranges: l.Range}
+		line := api.NewLine{Site: l.Site, MinBandwidth: l.Min, MaxBandwidth: l.Max, CoolDown: l.CoolDown, Ranges: l.Range,
+			Carrier: l.Carrier, Step: l.Step, MinDown: l.MinDown, MaxDown: l.MaxDown, Percentile: network.Basis(l.Billed), MaxAddresses: l.MaxAddresses}
+		for _, m := range l.Model {
+			line.Models = append(line.Models, network.Model(m))
+		}
 		if err := c.PutLine(ctx, l.Name, line); err != nil {
 			return err
 		}

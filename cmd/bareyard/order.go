@@ -7,11 +7,13 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/bareyard/bareyard/accelerator"
 	"github.com/bareyard/bareyard/api"
 	"github.com/bareyard/bareyard/api/client"
 	"github.com/bareyard/bareyard/machine"
+	"github.com/bareyard/bareyard/network"
 )
 
 // orderCommand is a customer's side.
@@ -25,6 +27,14 @@ type orderCommand struct {
 	Reinstall orderReinstall `cmd:"" help:"Put an image on the machine. Erases its system disk."`
 	Power     orderPower     `cmd:"" help:"Switch the machine on, off, or off and on."`
 	Report    orderReport    `cmd:"" help:"Print the machine's validation report."`
+
+	Address     orderAddressCommand `cmd:"" help:"The addresses of an order."`
+	Bandwidth   orderBandwidth      `cmd:"" help:"Change an order's bandwidth, or list its changes."`
+	Pack        orderPack           `cmd:"" help:"Add bandwidth for some days."`
+	Limit       orderLimit          `cmd:"" help:"For operators: limit an order's bandwidth."`
+	Unlimit     orderUnlimit        `cmd:"" help:"For operators: lift the limit."`
+	Blackhole   orderBlackhole      `cmd:"" help:"For operators: null-route an order's addresses for a while."`
+	Unblackhole orderUnblackhole    `cmd:"" help:"For operators: end the null-route before its time."`
 }
 
 type orderCreate struct {
@@ -32,7 +42,12 @@ type orderCreate struct {
 	Class     string   `required:"" placeholder:"NAME" help:"What to rent; see bareyard class list."`
 	Image     string   `required:"" placeholder:"NAME" help:"Operating system; see bareyard image list."`
 	Line      string   `required:"" placeholder:"NAME" help:"Carrier of the public address; see bareyard line list."`
-	Bandwidth int      `required:"" placeholder:"MBIT" help:"Mbit/s, each way."`
+	Bandwidth int      `required:"" placeholder:"MBIT" help:"Mbit/s, each way unless --down says otherwise."`
+	Down      int      `placeholder:"MBIT" help:"Mbit/s to the machine."`
+	Model     string   `placeholder:"MODEL" help:"How the bandwidth is sold: fixed or burst (default: as the line sells it first)."`
+	Committed int      `placeholder:"MBIT" help:"Of a burst, the Mbit/s that are paid for in any case."`
+	Addresses int      `default:"1" help:"IPv4 addresses (default: 1)."`
+	IPv6      int      `name:"ipv6" placeholder:"N" help:"IPv6 prefixes."`
 	SSHKey    []string `required:"" name:"ssh-key" sep:"none" placeholder:"KEY" help:"Public key, or the file it is in. Repeat for more."`
 	Hostname  string   `placeholder:"NAME" help:"Name of the machine (default: made from the order)."`
 	Months    int      `default:"1" help:"Length of the term (default: 1)."`
@@ -49,7 +64,8 @@ func (o *orderCreate) Run(ctx context.Context, t *terminal) error {
 	}
 	return o.call(ctx, func(ctx context.Context, c *client.Client) error {
 		placed, err := c.Place(ctx, api.NewOrder{Project: o.Project, Class: o.Class, Image: o.Image, Line: o.Line, Bandwidth: o.Bandwidth,
-			SSHKeys: keys, Hostname: o.Hostname, Months: o.Months}, o.Key)
+			SSHKeys: keys, Hostname: o.Hostname, Months: o.Months, BandwidthDown: o.Down, Model: network.Model(o.Model), Committed: o.Committed,
+			Addresses: o.Addresses, IPv6: o.IPv6}, o.Key)
 		if err != nil {
 			return err
 		}
@@ -142,8 +158,13 @@ func (o *orderShow) Run(ctx context.Context, t *terminal) error {
 		if err != nil {
 			return err
 		}
-		return o.show(t, map[string]any{"order": x, "events": events}, func(w io.Writer) {
-			fmt.Fprintf(w, "order\t%s\nstate\t%s\nclass\t%s\nimage\t%s\naddress\t%s (%s, %d Mbit/s)\nhostname\t%s\n", x.ID, x.State, x.Class, x.Image, x.Address, x.Line, x.Bandwidth, x.Hostname)
+		changes, err := c.BandwidthChanges(ctx, o.Order)
+		if err != nil {
+			return err
+		}
+		return o.show(t, map[string]any{"order": x, "bandwidth_changes": changes, "events": events}, func(w io.Writer) {
+			fmt.Fprintf(w, "order\t%s\nstate\t%s\nclass\t%s\nimage\t%s\nhostname\t%s\n", x.ID, x.State, x.Class, x.Image, x.Hostname)
+			showNetwork(w, x, changes, time.Now())
 			if x.Reason != "" {
 				fmt.Fprintf(w, "reason\t%s\n", x.Reason)
 			}
@@ -196,12 +217,13 @@ type orderReinstall struct {
 	Consent  string `required:"" placeholder:"HOSTNAME" help:"The machine's hostname, to confirm that its system disk is erased."`
 	WipeData bool   `help:"Erase the data disks too; without it they are kept."`
 	Wait     bool   `help:"Wait until the machine is handed over."`
+	Key      string `placeholder:"TEXT" help:"Idempotency key: the same again begins no second reinstall."`
 }
 
 // Run reinstalls.
 func (o *orderReinstall) Run(ctx context.Context, t *terminal) error {
 	return o.call(ctx, func(ctx context.Context, c *client.Client) error {
-		x, err := c.Reinstall(ctx, o.Order, o.Image, o.Consent, o.WipeData)
+		x, err := c.Keyed(o.Key).Reinstall(ctx, o.Order, o.Image, o.Consent, o.WipeData)
 		if err != nil {
 			return err
 		}

@@ -17,6 +17,7 @@ type commands struct {
 	Image   imageCommand   `cmd:"" help:"The catalogue of operating systems."`
 	Class   classCommand   `cmd:"" help:"What is sold."`
 	Line    lineCommand    `cmd:"" help:"Carriers and their public addresses."`
+	Address addressCommand `cmd:"" help:"Public addresses: who has them, and who had them."`
 	Job     jobCommand     `cmd:"" help:"Work on machines."`
 	Token   tokenCommand   `cmd:"" help:"Make API tokens."`
 	Serve   serveCommand   `cmd:"" help:"Run the server."`

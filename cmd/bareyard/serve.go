@@ -179,6 +179,7 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 	store := &images.Store{Dir: cfg.ImageDir}
 	server := &api.Server{Accounts: db, Machines: db, Orders: db, Log: db, Catalogue: db, Shelf: db, BMCs: db, Store: store, Engine: engine,
 		Validator: cfg.Validator, Logger: log, Version: version}
+	server.Pools, server.Addresses, server.Ledger = db, db, db
 	handler := server.Handler()
 
 	cert, err := authority.issue(cfg.Boot.Address, time.Now())
@@ -236,6 +237,7 @@ func newEngine(cfg config, db *postgres.DB, log *slog.Logger, ca string) (*provi
 		BootBits: cfg.Boot.Prefix.Bits(),
 		Log:      log,
 	}
+	e.Calendar = db
 	if cfg.Edge.Uplink != "" {
 		edge, err := linuxedge.New(linuxedge.Config{Netns: cfg.Edge.Netns, Uplink: cfg.Edge.Uplink, Downlink: cfg.Edge.Downlink, Deny: cfg.Edge.Deny})
 		if err != nil {
