@@ -115,7 +115,7 @@ func (s *site) floor(ctx context.Context, o machine.Order) (dd, boot time.Durati
 	dd = time.Since(began)
 
 	m := s.machineOf(ctx, "n1")
-	seed, err := provisioner.Seed(m, machine.Job{ID: "floor", Attempt: 1}, o, provisioner.SeedOptions{Agents: "https://10.77.0.1:8443", Token: "none", BootBits: 24})
+	seed, err := provisioner.Seed(m, machine.Job{ID: "floor", Attempt: 1}, o, provisioner.SeedOptions{Agents: "https://10.77.0.1:8443", Token: "none", Net: provisioner.BootNet{Prefix: netip.MustParsePrefix("10.77.0.0/24")}})
 	s.must(err)
 	s.run(ctx, "mkfs.vfat", "-n", "CIDATA", vm.DataDisk())
 	for name, text := range seed {

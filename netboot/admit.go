@@ -1,10 +1,6 @@
 package netboot
 
 import (
-	"context"
-	"errors"
-	"log/slog"
-	"maps"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -15,17 +11,15 @@ import (
 	"github.com/bareyard/bareyard/netboot/dhcp"
 )
 
-// Roster is a Booter that can name all the ports that it knows. A Server that has one tells known machines from others
-// before it asks the Booter anything, so that a flood of strangers does not stand in their way, and gives no stranger
-// an address that is reserved.
+// Roster is a Booter that knows all ports by heart: it answers at once. A Server that has one tells known machines from
+// others before it asks the Booter anything, so that a flood of strangers does not stand in their way, and gives no
+// stranger an address that is reserved.
 type Roster interface {
-	// Reservations returns the reserved address of each port by its MAC address.
-	Reservations(ctx context.Context) (map[string]netip.Addr, error)
+	Knows(mac string) bool
+	Reserves(a netip.Addr) bool
 }
 
 const (
-	rosterEvery = 5 * time.Second
-
 	strangerRate  = 200 // requests a second of all that nobody knows
 	strangerBurst = 400
 	eachRate      = 2 // of each of them
@@ -33,59 +27,20 @@ const (
 	eachMax       = 4096 // of them remembered
 )
 
-// roster is the last word of a Roster. Without one nobody is known in advance but who was answered as a machine lately.
-type roster struct {
-	list  atomic.Pointer[reservations]
-	heard sync.Map // MAC addresses of machines that were answered
-}
+// heard are the machines that were answered, for a Server whose Booter is no Roster.
+type heard struct{ macs sync.Map }
 
-type reservations struct {
-	byMAC map[string]netip.Addr
-	taken map[netip.Addr]bool
-}
-
-// read asks the Booter until ctx is cancelled, then returns nil.
-func (r *roster) read(ctx context.Context, from Roster, log *slog.Logger) error {
-	tick := time.NewTicker(rosterEvery)
-	defer tick.Stop()
-	for {
-		all, err := from.Reservations(ctx)
-		switch {
-		case err == nil:
-			r.set(all)
-		case !errors.Is(err, context.Canceled):
-			log.Warn("list known machines", "err", err)
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+func (c *conversation) knows(mac string) bool {
+	if r, ok := c.Booter.(Roster); ok {
+		return r.Knows(mac)
 	}
-}
-
-func (r *roster) set(all map[string]netip.Addr) {
-	taken := map[netip.Addr]bool{}
-	for _, a := range all {
-		taken[a] = true
-	}
-	r.list.Store(&reservations{maps.Clone(all), taken})
-}
-
-// knows reports whether a port belongs to a machine.
-func (r *roster) knows(mac string) bool {
-	if l := r.list.Load(); l != nil {
-		_, ok := l.byMAC[mac]
-		return ok
-	}
-	_, ok := r.heard.Load(mac)
+	_, ok := c.heard.macs.Load(mac)
 	return ok
 }
 
-// reserved reports whether an address belongs to a machine.
-func (r *roster) reserved(a netip.Addr) bool {
-	l := r.list.Load()
-	return l != nil && l.taken[a]
+func (c *conversation) reserves(a netip.Addr) bool {
+	r, ok := c.Booter.(Roster)
+	return ok && r.Reserves(a)
 }
 
 // limits bound what strangers may ask. Its zero value is not ready: see newLimits.
@@ -131,7 +86,7 @@ func (l *limits) allow(mac string, now time.Time) bool {
 
 // Admit implements dhcp.Handler: machines first.
 func (l *link) Admit(req *dhcp.Request) dhcp.Lane {
-	if l.roster.knows(req.MAC) {
+	if l.knows(req.MAC) {
 		return dhcp.Machines
 	}
 	if l.limits.allow(req.MAC, time.Now()) {

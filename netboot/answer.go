@@ -18,7 +18,7 @@ const askTime = 5 * time.Second
 func (l *link) Answer(ctx context.Context, req *dhcp.Request) *dhcp.Reply {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	ex := heard(req)
+	ex := begin(req)
 	if _, server := req.Chosen(); server.IsValid() {
 		l.notice(OtherServer{Addr: server, Interface: l.ifname, Client: req.MAC})
 	}
@@ -30,7 +30,7 @@ func (l *link) Answer(ctx context.Context, req *dhcp.Request) *dhcp.Reply {
 		return nil
 	}
 	if !unknown {
-		l.roster.heard.Store(req.MAC, true)
+		l.heard.macs.Store(req.MAC, true)
 		l.recall(req)
 	}
 	switch {
@@ -267,8 +267,8 @@ func (l *link) progress(req *dhcp.Request) {
 	}
 }
 
-// heard starts the record of a DHCP exchange.
-func heard(req *dhcp.Request) Exchange {
+// begin starts the record of a DHCP exchange.
+func begin(req *dhcp.Request) Exchange {
 	f := req.Facts()
 	return Exchange{At: time.Now(), MAC: req.MAC, From: req.Holds(), Proto: "dhcp", Asked: req.String(), DHCP: DHCPFacts{
 		Message: req.Type.String(), Stage: req.Stage.String(), Arch: f.Arch, VendorClass: f.VendorClass, UserClass: f.UserClass,

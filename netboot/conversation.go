@@ -33,7 +33,7 @@ type conversation struct {
 	files   map[string]string        // paths of loaders that lie outside the loader folder, by name
 
 	echo    asker // beyond routers; nil where nobody needs it
-	roster  roster
+	heard   heard
 	limits  *limits
 	dropped seldom
 	full    seldom
@@ -79,7 +79,7 @@ func newConversation(s *Server) (*conversation, error) {
 	ranges := map[netip.Prefix]*strangers{}
 	for _, n := range c.nets {
 		if n.Range.size() > 0 {
-			ranges[n.Prefix] = newStrangers(n.Range, c.prober(n), c.roster.reserved)
+			ranges[n.Prefix] = newStrangers(n.Range, c.prober(n), c.reserves)
 		}
 		if n.Interface != "" && !slices.ContainsFunc(c.links, func(l *link) bool { return l.ifname == n.Interface }) {
 			c.links = append(c.links, &link{conversation: c, ifname: n.Interface, addr: n.Addr, ranges: ranges})

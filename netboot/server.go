@@ -81,9 +81,6 @@ func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	web.BaseContext = func(net.Listener) context.Context { return ctx }
 	loaders := &tftp.Server{Open: c.open, Log: c.log, Done: c.transferred, OpenTime: askTime}
-	if r, ok := c.Booter.(Roster); ok {
-		g.Go(func() error { return c.roster.read(ctx, r, c.log) })
-	}
 	for _, run := range l.run {
 		g.Go(func() error { return run(ctx) })
 	}

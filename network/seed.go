@@ -15,6 +15,9 @@ type Seed struct {
 
 	ProvisionMAC  string       // permanent MAC address of the provisioning NIC
 	ProvisionAddr netip.Prefix // fixed address on the provisioning network; zero means DHCP
+
+	Server          netip.Addr // of the provisioning API; where it is on another network, ProvisionRouter leads to it
+	ProvisionRouter netip.Addr // zero means that the server is on the provisioning network
 }
 
 type netplan struct {
@@ -58,7 +61,7 @@ type route struct {
 // NIC matched by MAC address: images without netplan want ProvisionAddr, or each boot of a machine that was handed over
 // waits two minutes for a DHCP server behind a closed port.
 //
-// The provisioning NIC gets no route: the server must be on its network.
+// The provisioning NIC gets no route but one to the server alone, where that is on another network.
 func (s Seed) NetworkConfig() ([]byte, error) {
 	if err := checkMAC("public_mac", s.PublicMAC); err != nil {
 		return nil, err
@@ -116,6 +119,9 @@ func (s Seed) provision() ethernet {
 	e := ethernet{Match: match{s.ProvisionMAC}, Optional: true}
 	if s.ProvisionAddr.IsValid() {
 		e.Addresses = []string{s.ProvisionAddr.String()}
+		if s.Server.IsValid() && s.ProvisionRouter.IsValid() && !s.ProvisionAddr.Contains(s.Server) {
+			e.Routes = []route{{To: netip.PrefixFrom(s.Server, s.Server.BitLen()).String(), Via: s.ProvisionRouter.String()}}
+		}
 		return e
 	}
 	e.DHCP4 = true

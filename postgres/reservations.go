@@ -15,6 +15,7 @@ type Reservation struct {
 	MAC     string // lower case with colons
 	Machine string // its name
 	Addr    netip.Addr
+	Class   string
 }
 
 // reservationSettle is how long a change waits for others: an import of a thousand machines is read a few times, not a thousand.
@@ -65,7 +66,7 @@ func (db *DB) watchReservations(ctx context.Context, every time.Duration, fn fun
 }
 
 func reservations(ctx context.Context, conn *pgx.Conn) ([]Reservation, error) {
-	rows, err := conn.Query(ctx, `SELECT n.mac, m.name, m.boot_addr FROM machine m,
+	rows, err := conn.Query(ctx, `SELECT n.mac, m.name, m.boot_addr, m.class FROM machine m,
 		LATERAL (SELECT jsonb_path_query_first(m.hardware, '$.nics[*] ? (@.role == "provision")')->>'mac' AS mac) n
 		WHERE n.mac IS NOT NULL AND m.boot_addr IS NOT NULL`)
 	if err != nil {

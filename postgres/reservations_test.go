@@ -42,7 +42,7 @@ func TestWatchReservations(t *testing.T) {
 		if _, err := db.Enroll(ctx, m, "secret", false); err != nil {
 			t.Fatal(err)
 		}
-		return Reservation{MAC: m.Hardware.NICs[1].MAC, Machine: m.Name, Addr: m.BootAddr}
+		return Reservation{MAC: m.Hardware.NICs[1].MAC, Machine: m.Name, Addr: m.BootAddr, Class: m.Class}
 	}
 	first := add(1)
 

@@ -20,7 +20,7 @@ func (e *Engine) Hello(ctx context.Context, h machine.Hello, from netip.Addr) (m
 	if err != nil {
 		return machine.Welcome{}, err
 	}
-	if from.Unmap() != nonce.Addr {
+	if nonce.Addr.IsValid() && from.Unmap() != nonce.Addr {
 		return machine.Welcome{}, fmt.Errorf("hello from %s: %w", from, ErrDenied)
 	}
 	var welcome machine.Welcome

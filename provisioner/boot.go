@@ -30,7 +30,10 @@ func (e *Engine) MintBoot(ctx context.Context, mac string, from netip.Addr) ([]b
 	if err != nil {
 		return nil, err
 	}
-	if from.Unmap() != m.BootAddr {
+	addr := m.BootAddr
+	if e.ForeignDHCP {
+		addr = netip.Addr{}
+	} else if from.Unmap() != addr {
 		return nil, fmt.Errorf("boot archive of machine %s asked for from %s: %w", m.Name, from, ErrDenied)
 	}
 	secret, hash := newSecret()
@@ -38,7 +41,7 @@ func (e *Engine) MintBoot(ctx context.Context, mac string, from netip.Addr) ([]b
 		if !BootWindow(w.Job) {
 			return fmt.Errorf("boot archive of machine %s outside its boot window: %w", m.Name, ErrDenied)
 		}
-		w.Spend = append(w.Spend, Ticket{Hash: hash, Role: NonceRole, MachineID: m.ID, JobID: w.Job.ID, Attempt: w.Job.Attempt, Addr: m.BootAddr})
+		w.Spend = append(w.Spend, Ticket{Hash: hash, Role: NonceRole, MachineID: m.ID, JobID: w.Job.ID, Attempt: w.Job.Attempt, Addr: addr})
 		return nil
 	})
 	if err != nil {

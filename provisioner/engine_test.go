@@ -45,7 +45,7 @@ func newYard(t *testing.T) *yard {
 	y := &yard{t: t, db: cluster.DB(t), power: map[string]ipmi.Power{}, boot: map[string]ipmi.Device{}, edge: map[string]network.Port{},
 		ports: map[string]bool{}, fail: map[string]error{}}
 	y.Engine = &provisioner.Engine{Store: y.db, Shelf: y.db, Tickets: y.db, Vault: y.db, BMCs: y.db, Pins: y.db, Power: y, Edge: (*yardEdge)(y), Ports: (*yardPorts)(y),
-		Agents: "https://10.77.0.1:8443", Images: "http://10.77.0.1:8080/images", CA: "-----BEGIN CERTIFICATE-----\n", BootBits: 24}
+		Agents: "https://10.77.0.1:8443", Images: "http://10.77.0.1:8080/images", CA: "-----BEGIN CERTIFICATE-----\n", BootNets: []provisioner.BootNet{{Prefix: netip.MustParsePrefix("10.77.0.0/24")}}}
 	y.Calendar = y.db
 	ctx := t.Context()
 	y.must(y.db.PutClass(ctx, machine.Class{Name: "rtx5090x2", Accelerator: "10de:2b85", Count: 2, MonthlyPrice: 1_000_000, Currency: "CNY"}))

@@ -92,7 +92,11 @@ type Engine struct {
 	Images   string     // base URL of the image store on the boot listener, e.g. http://10.77.0.1:8080/images
 	CA       string     // PEM of the CA that signed Agents
 	Resolver netip.Addr // DNS server written into installed machines; zero for none
-	BootBits int        // prefix length of the provisioning network
+	BootNets []BootNet  // the provisioning networks
+
+	// ForeignDHCP says that another server gives the machines their addresses (netboot's proxy mode): a boot file is then
+	// minted for who netboot says it is, and its nonce is not bound to an address, which may change from stage to stage.
+	ForeignDHCP bool
 
 	// SeenWithin is how long a machine may take from power on to its first packet before another boot method is tried. Zero
 	// means that nobody looks at the wire.

@@ -17,7 +17,7 @@ func (e *Engine) configure(w *Work) (*machine.Configure, error) {
 	}
 	secret, hash := newSecret()
 	w.Spend = append(w.Spend, Ticket{Hash: hash, Role: OSRole, MachineID: w.Machine.ID, JobID: w.Job.ID, Attempt: w.Job.Attempt})
-	seed, err := Seed(*w.Machine, *w.Job, *w.Order, SeedOptions{Agents: e.Agents, CA: e.CA, Token: secret, Resolver: e.Resolver, BootBits: e.BootBits})
+	seed, err := Seed(*w.Machine, *w.Job, *w.Order, SeedOptions{Agents: e.Agents, CA: e.CA, Token: secret, Resolver: e.Resolver, Net: e.bootNet(w.Machine.BootAddr)})
 	if err != nil {
 		return nil, err
 	}
@@ -30,7 +30,7 @@ type SeedOptions struct {
 	CA       string     // PEM
 	Token    string     // of the validator; useless once the job is over
 	Resolver netip.Addr // zero for none
-	BootBits int        // prefix length of the provisioning network
+	Net      BootNet    // the machine's provisioning network
 }
 
 type cloudConfig struct {
@@ -88,7 +88,8 @@ func Seed(m machine.Machine, j machine.Job, o machine.Order, opt SeedOptions) (m
 	}
 	net, err := network.Seed{
 		PublicMAC: public.MAC, Addrs: addressesOf(o), DNS: dns,
-		ProvisionMAC: provision.MAC, ProvisionAddr: netip.PrefixFrom(m.BootAddr, opt.BootBits),
+		ProvisionMAC: provision.MAC, ProvisionAddr: netip.PrefixFrom(m.BootAddr, opt.Net.Prefix.Bits()),
+		Server: hostOf(opt.Agents), ProvisionRouter: opt.Net.Router,
 	}.NetworkConfig()
 	if err != nil {
 		return nil, fmt.Errorf("make seed of machine %s: %w", m.Name, err)

@@ -97,7 +97,7 @@ type Ticket struct {
 	MachineID string
 	JobID     string
 	Attempt   int
-	Addr      netip.Addr // nonces: the only address that may trade it
+	Addr      netip.Addr // nonces: the only address that may trade it; zero: any, where addresses are another server's to give
 	Parent    []byte     // tokens of agents: the nonce it was traded for
 	Used      bool       // tokens: a report has come with it
 }

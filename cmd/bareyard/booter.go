@@ -17,17 +17,25 @@ type booter struct {
 	engine   *provisioner.Engine
 	db       *postgres.DB
 	reserved *reservations
-	prefix   netip.Prefix
 	args     string
+	signed   func(class string) bool // its machines get the signed chain
 }
 
-// Lease implements netboot.Booter.
+// Lease implements netboot.Booter. How long the prefix is, netboot knows by its subnets.
 func (b booter) Lease(ctx context.Context, mac string) (netboot.Lease, error) {
 	r, err := b.reserved.find(ctx, mac)
 	if err != nil {
 		return netboot.Lease{}, err
 	}
-	return netboot.Lease{Addr: netip.PrefixFrom(r.Addr, b.prefix.Bits()), Hostname: r.Machine}, nil
+	return netboot.Lease{Addr: netip.PrefixFrom(r.Addr, r.Addr.BitLen()), Hostname: r.Machine, SecureBoot: b.signed(r.Class)}, nil
+}
+
+// Knows implements netboot.Roster.
+func (b booter) Knows(mac string) bool { return b.reserved.knows(mac) }
+
+// Reserves implements netboot.Roster.
+func (b booter) Reserves(a netip.Addr) bool {
+	return b.reserved.reserves(a)
 }
 
 // Boot implements netboot.Booter: the agent within the boot window of a job, the disk at any other time.

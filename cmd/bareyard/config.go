@@ -35,18 +35,6 @@ type config struct {
 	LogFormat string `yaml:"log_format"`
 }
 
-// bootConfig is the provisioning network; without an interface the server does not network-boot anything.
-type bootConfig struct {
-	Interface  string       `yaml:"interface"`
-	Address    netip.Addr   `yaml:"address"` // ours on the interface, IPv4
-	HTTPPort   uint16       `yaml:"http_port"`
-	Prefix     netip.Prefix `yaml:"prefix"`      // the network: machines get their reserved addresses from it
-	LoaderDir  string       `yaml:"loader_dir"`  // undionly.kpxe and snponly.efi
-	Kernel     string       `yaml:"kernel"`      // of the RAM disk
-	RAMDisk    string       `yaml:"ramdisk"`     // with bareyard-agent
-	KernelArgs string       `yaml:"kernel_args"` // more of them, for every machine; never a secret
-}
-
 // edgeConfig is the Linux box that carries public addresses; without an uplink the server drives none.
 type edgeConfig struct {
 	Netns    string         `yaml:"netns"` // name as in `ip netns`; empty is our own
@@ -109,7 +97,7 @@ func (c *config) fill(folder string) {
 	c.APIListen = cmp.Or(c.APIListen, ":8443")
 	c.LogLevel = cmp.Or(c.LogLevel, "info")
 	c.LogFormat = cmp.Or(c.LogFormat, "text")
-	c.Boot.HTTPPort = cmp.Or(c.Boot.HTTPPort, 80)
+	c.Boot.fill(folder)
 	c.BMC.fill()
 	for _, p := range []struct {
 		path     *string
@@ -119,6 +107,8 @@ func (c *config) fill(folder string) {
 		{&c.ImageDir, filepath.Join(c.DataDir, "images")},
 		{&c.Validator, "/usr/lib/bareyard/bareyard-validate"},
 		{&c.Boot.LoaderDir, "/usr/lib/ipxe"},
+		{&c.Boot.Shim, "/usr/lib/shim/shimx64.efi.signed"},
+		{&c.Boot.GRUB, "/usr/lib/grub/x86_64-efi-signed/grubnetx64.efi.signed"},
 		{&c.Boot.Kernel, filepath.Join(c.DataDir, "boot", "vmlinuz")},
 		{&c.Boot.RAMDisk, filepath.Join(c.DataDir, "boot", "ramdisk.cpio.zst")},
 	} {
@@ -163,25 +153,6 @@ func (c *config) problem() (key, problem, hint string) {
 		return key, problem, hint
 	}
 	return c.Edge.problem()
-}
-
-func (b *bootConfig) problem() (key, problem, hint string) {
-	if b.Interface == "" {
-		if b.Address.IsValid() || b.Prefix.IsValid() {
-			return "boot.interface", "is missing", "name the interface on the provisioning network, as in `ip link`"
-		}
-		return "", "", ""
-	}
-	if !isDevice(b.Interface) {
-		return "boot.interface", fmt.Sprintf("%q is not the name of a network device", b.Interface), "see `ip link`"
-	}
-	if !b.Prefix.IsValid() || !b.Prefix.Addr().Is4() || b.Prefix != b.Prefix.Masked() {
-		return "boot.prefix", fmt.Sprintf("must be the IPv4 network on %s, without host bits", b.Interface), "write it as 10.99.0.0/24"
-	}
-	if !b.Address.IsValid() || !b.Prefix.Contains(b.Address) {
-		return "boot.address", fmt.Sprintf("must be this server's address on %s, within %s", b.Interface, b.Prefix), "see `ip addr`"
-	}
-	return "", "", ""
 }
 
 func (e *edgeConfig) problem() (key, problem, hint string) {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -34,6 +35,7 @@ type reservationBook interface {
 
 type reservationList struct {
 	byMAC map[string]postgres.Reservation
+	addrs map[netip.Addr]bool
 	at    time.Time // when it was true
 }
 
@@ -52,11 +54,27 @@ func (r *reservations) Run(ctx context.Context) error {
 }
 
 func (r *reservations) keep(all []postgres.Reservation, at time.Time) {
-	l := &reservationList{byMAC: make(map[string]postgres.Reservation, len(all)), at: at}
+	l := &reservationList{byMAC: make(map[string]postgres.Reservation, len(all)), addrs: make(map[netip.Addr]bool, len(all)), at: at}
 	for _, one := range all {
-		l.byMAC[one.MAC] = one
+		l.byMAC[one.MAC], l.addrs[one.Addr] = one, true
 	}
 	r.list.Store(l)
+}
+
+// knows reports whether a port was known when the list was last read, however long ago that is.
+func (r *reservations) knows(mac string) bool {
+	l := r.list.Load()
+	if l == nil {
+		return false
+	}
+	_, ok := l.byMAC[mac]
+	return ok
+}
+
+// reserves reports whether an address was kept for a machine then.
+func (r *reservations) reserves(a netip.Addr) bool {
+	l := r.list.Load()
+	return l != nil && l.addrs[a]
 }
 
 // find returns what is reserved for a port, or netboot.ErrUnknown.
@@ -75,5 +93,5 @@ func (r *reservations) find(ctx context.Context, mac string) (postgres.Reservati
 	if !ok || nic.MAC != mac {
 		return postgres.Reservation{}, netboot.ErrUnknown // its other ports have no business here
 	}
-	return postgres.Reservation{MAC: mac, Machine: m.Name, Addr: m.BootAddr}, nil
+	return postgres.Reservation{MAC: mac, Machine: m.Name, Addr: m.BootAddr, Class: m.Class}, nil
 }

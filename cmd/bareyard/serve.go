@@ -21,7 +21,6 @@ import (
 	"github.com/bareyard/bareyard/images"
 	"github.com/bareyard/bareyard/ipmi"
 	"github.com/bareyard/bareyard/machine"
-	"github.com/bareyard/bareyard/netboot"
 	"github.com/bareyard/bareyard/network"
 	"github.com/bareyard/bareyard/network/bridgeport"
 	"github.com/bareyard/bareyard/network/linuxedge"
@@ -206,14 +205,9 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 		group.Go(func() error { return reserved.Run(ctx) })
 		seen := newSightings(db, log)
 		group.Go(func() error { return seen.run(ctx) })
-		boot := &netboot.Server{
-			Booter:    booter{engine: engine, db: db, reserved: reserved, prefix: cfg.Boot.Prefix, args: cfg.Boot.KernelArgs},
-			Interface: cfg.Boot.Interface, Addr: cfg.Boot.Address, HTTPPort: cfg.Boot.HTTPPort, LoaderDir: cfg.Boot.LoaderDir,
-			KernelPath: cfg.Boot.Kernel, RAMDiskPath: cfg.Boot.RAMDisk,
-			Handlers: map[string]http.Handler{"/images/": http.StripPrefix("/images", store.Handler())},
-			Log:      log,
-			Trace:    seen.trace,
-		}
+		boot := newBoot(cfg, engine, db, reserved, log)
+		boot.Handlers = map[string]http.Handler{"/images/": http.StripPrefix("/images", store.Handler())}
+		boot.Trace = seen.trace
 		group.Go(func() error { return boot.Run(ctx) })
 	}
 	return nil
@@ -234,8 +228,8 @@ func newEngine(cfg config, db *postgres.DB, log *slog.Logger, ca string) (*provi
 		Agents:   "https://" + net.JoinHostPort(cfg.Boot.Address.String(), port),
 		Images:   fmt.Sprintf("http://%s/images", net.JoinHostPort(cfg.Boot.Address.String(), strconv.Itoa(int(cfg.Boot.HTTPPort)))),
 		CA:       ca,
-		BootBits: cfg.Boot.Prefix.Bits(),
-		Log:      log,
+		BootNets: bootNets(cfg), ForeignDHCP: cfg.Boot.Mode == modeProxy,
+		Log: log,
 	}
 	e.Calendar = db
 	if cfg.Edge.Uplink != "" {
