@@ -49,6 +49,12 @@ func ParseRange(s string) (Range, error) {
 	return r, nil
 }
 
+// UnmarshalText reads a range as ParseRange does.
+func (r *Range) UnmarshalText(text []byte) (err error) {
+	*r, err = ParseRange(string(text))
+	return err
+}
+
 // Contains reports whether a lies in the range.
 func (r Range) Contains(a netip.Addr) bool {
 	return r.First.IsValid() && a.Is4() && !a.Less(r.First) && !r.Last.Less(a)

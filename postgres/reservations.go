@@ -66,7 +66,7 @@ func (db *DB) watchReservations(ctx context.Context, every time.Duration, fn fun
 }
 
 func reservations(ctx context.Context, conn *pgx.Conn) ([]Reservation, error) {
-	rows, err := conn.Query(ctx, `SELECT n.mac, m.name, m.boot_addr, m.class FROM machine m,
+	rows, err := conn.Query(ctx, `SELECT n.mac, m.name, m.boot_addr, coalesce(m.class, '') FROM machine m,
 		LATERAL (SELECT jsonb_path_query_first(m.hardware, '$.nics[*] ? (@.role == "provision")')->>'mac' AS mac) n
 		WHERE n.mac IS NOT NULL AND m.boot_addr IS NOT NULL`)
 	if err != nil {

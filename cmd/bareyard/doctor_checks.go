@@ -46,14 +46,31 @@ func serverChecks(cfg config) []check {
 func bootChecks(b bootConfig) []check {
 	checks := []check{
 		{name: "right to boot", look: capable("answer DHCP", unix.CAP_NET_RAW, unix.CAP_NET_BIND_SERVICE)},
-		{name: "boot.interface", look: func() (string, error) { return interfaceHas(b.Interface, b.Address) }},
 		{name: "kernel", look: file(b.Kernel, "make ramdisk, and copy it there")},
 		{name: "RAM disk", look: file(b.RAMDisk, "make ramdisk, and copy it there")},
 	}
-	for _, loader := range []string{"undionly.kpxe", "snponly.efi"} {
-		checks = append(checks, check{name: loader, packages: "ipxe", look: file(filepath.Join(b.LoaderDir, loader), "")})
+	for _, loader := range []string{b.Loaders.BIOS, b.Loaders.X64} {
+		checks = append(checks, check{name: filepath.Base(loader), packages: "ipxe", look: file(absolute(b.LoaderDir, loader), "")})
 	}
-	for _, port := range []uint16{67, 69} {
+	if b.SecureBoot == secureShim {
+		checks = append(checks, check{name: "shim", packages: "shim-signed", look: file(b.Shim, "")},
+			check{name: "signed GRUB", packages: "grub-efi-amd64-signed", look: file(b.GRUB, "")})
+	}
+	for i, n := range b.networks() {
+		if n.Interface == "" {
+			continue
+		}
+		name := "boot.interface"
+		if i > 0 {
+			name = fmt.Sprintf("boot.subnets[%d]", i-1)
+		}
+		checks = append(checks, check{name: name, look: func() (string, error) { return interfaceHas(n.Interface, n.Addr) }})
+		if i > 0 {
+			at := netip.AddrPortFrom(n.Addr, b.HTTPPort).String()
+			checks = append(checks, check{name: "port " + at, look: func() (string, error) { return freeTCP(at) }})
+		}
+	}
+	for _, port := range []uint16{67, 69, 4011} {
 		checks = append(checks, check{name: fmt.Sprintf("port %d/udp", port), look: func() (string, error) { return freeUDP(netip.AddrPortFrom(netip.IPv4Unspecified(), port)) }})
 	}
 	at := netip.AddrPortFrom(b.Address, b.HTTPPort).String()
