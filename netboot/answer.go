@@ -67,6 +67,10 @@ func (l *link) terms(req *dhcp.Request, lease Lease) dhcp.Terms {
 		if s.Interface == l.ifname {
 			ours = s.Addr
 		}
+		// The relay is a router of that network in nearly all cases, and without one the machine could not reach us.
+		if gi, relayed := req.Relayed(); relayed && !lease.Router.IsValid() && s.Prefix.Contains(gi) {
+			lease.Router = gi
+		}
 	}
 	loader, boots := l.loader(req, lease.SecureBoot)
 	return dhcp.Terms{

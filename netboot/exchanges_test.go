@@ -42,3 +42,10 @@ func (e *exchanges) expect(t testing.TB, parts ...string) {
 		t.Errorf("no exchange with %q (after %q) in:\n%s", parts[next], parts[:next], strings.Join(lines, "\n"))
 	}
 }
+
+func (e *exchanges) none(t testing.TB) {
+	t.Helper()
+	if lines := e.lines(); len(lines) > 0 {
+		t.Errorf("%q", lines)
+	}
+}

@@ -96,6 +96,8 @@ type fakeBooter struct {
 	boot     Boot
 	archive  []byte
 	archives int
+	discover bool  // unknown machines boot the agent
+	anywhere bool  // addresses are another server's
 	failures int   // how often Archive fails before it answers
 	err      error // returned by every method when set
 }
@@ -114,7 +116,7 @@ func (b *fakeBooter) Lease(_ context.Context, mac string) (Lease, error) {
 }
 
 func (b *fakeBooter) Boot(ctx context.Context, mac string) (Boot, error) {
-	if _, err := b.Lease(ctx, mac); err != nil {
+	if _, err := b.Lease(ctx, mac); err != nil && !(b.discover && errors.Is(err, ErrUnknown)) {
 		return Boot{}, err
 	}
 	return b.boot, nil
@@ -122,10 +124,13 @@ func (b *fakeBooter) Boot(ctx context.Context, mac string) (Boot, error) {
 
 func (b *fakeBooter) Archive(ctx context.Context, mac string, from netip.Addr) ([]byte, error) {
 	l, err := b.Lease(ctx, mac)
+	if b.discover && errors.Is(err, ErrUnknown) {
+		return b.archive, nil // the Server has checked from
+	}
 	if err != nil {
 		return nil, err
 	}
-	if b.boot.Kind != BootAgent || from != l.Addr.Addr() {
+	if b.boot.Kind != BootAgent || from != l.Addr.Addr() && !b.anywhere {
 		return nil, ErrRefused
 	}
 	b.mu.Lock()
@@ -155,6 +160,18 @@ func files(t testing.TB, s *Server) {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(path, content, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// signed writes a signed chain that is only names, and fills a Server with it.
+func signed(t testing.TB, s *Server) {
+	t.Helper()
+	dir := t.TempDir()
+	s.ShimPath, s.GRUBPath = filepath.Join(dir, "shim.signed"), filepath.Join(dir, "grub.signed")
+	for path, n := range map[string]int{s.ShimPath: 3000, s.GRUBPath: 4000} {
+		if err := os.WriteFile(path, bytes.Repeat([]byte("x"), n), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

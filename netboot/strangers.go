@@ -203,12 +203,21 @@ func (s *strangers) check(ctx context.Context, mac string, a netip.Addr) (free b
 		}
 		return false, fmt.Errorf("ask whether %s is in use: %w", a, err)
 	}
-	if used && owner != mac {
+	if used && owner == "" {
 		s.spoil(a)
 		return false, nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if used && owner != mac {
+		// Whoever answers has it: maybe from us, before a restart. If it asks, it gets that address again.
+		if _, other := s.byMAC[owner]; other {
+			owner = ""
+		}
+		s.forget(a)
+		s.assign(a, owner, true, time.Now())
+		return false, nil
+	}
 	g := s.grants[a]
 	if g == nil || g.mac != mac {
 		return false, nil // somebody was faster
@@ -236,7 +245,7 @@ func (s *strangers) assign(a netip.Addr, mac string, taken bool, now time.Time) 
 			s.forget(a)
 		}
 	}
-	if old, ok := s.byMAC[mac]; ok && old != a {
+	if old, ok := s.byMAC[mac]; ok && old != a && mac != "" {
 		s.forget(old)
 	}
 	until := offerFor
@@ -244,7 +253,9 @@ func (s *strangers) assign(a netip.Addr, mac string, taken bool, now time.Time) 
 		until = strangerFor
 	}
 	s.grants[a] = &grant{mac: mac, taken: taken, until: now.Add(until), probed: probed}
-	s.byMAC[mac] = a
+	if mac != "" {
+		s.byMAC[mac] = a
+	}
 	return now.Sub(probed) < offerFor
 }
 

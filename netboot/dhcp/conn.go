@@ -130,9 +130,8 @@ func (c *Conn) Serve(ctx context.Context, log *slog.Logger, h Handler) error {
 	for _, p := range []port{c.server, c.boot} {
 		group.Go(func() error {
 			return p.read(ctx, log, func(req *Request) {
-				req.BootServer = p == c.boot
-				if req.BootServer && req.Stage == System {
-					req.Stage = PXE // nothing else asks there
+				if p == c.boot {
+					req.ToBootServer()
 				}
 				lane := h.Admit(req)
 				if lane == Drop {

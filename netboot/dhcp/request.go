@@ -155,6 +155,14 @@ func Parse(b []byte) (*Request, error) {
 	return r, nil
 }
 
+// ToBootServer says that a request came to port 4011: nobody but firmware asks there, whatever it leaves out.
+func (r *Request) ToBootServer() {
+	r.BootServer = true
+	if r.Stage == System {
+		r.Stage = PXE
+	}
+}
+
 // unload moves options out of the fields that option 52 lends them (RFC 2132 section 9.3), so that `file` is not
 // taken for a name. It reads the bytes of the packet, because the library ends both fields at the first zero.
 func unload(pkt *dhcpv4.DHCPv4, b []byte) error {
