@@ -19,23 +19,30 @@ type OtherServer struct {
 // foreign remembers which other servers were reported lately. Its zero value is ready.
 type foreign struct {
 	mu   sync.Mutex
-	last map[netip.Addr]time.Time
+	last map[sighting]time.Time
+}
+
+// sighting is how a server was seen: itself, or named by a client. The first tells more, and is reported in its own right.
+type sighting struct {
+	addr   netip.Addr
+	itself bool
 }
 
 // foreignMax bounds the addresses remembered: a client may name any.
 const foreignMax = 256
 
-// first reports whether a server was not reported for quietFor.
-func (f *foreign) first(a netip.Addr, now time.Time) bool {
+// first reports whether a server was not reported for quietFor, or only by the word of a client, and now seen itself.
+func (f *foreign) first(a netip.Addr, itself bool, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if t, ok := f.last[a]; ok && now.Sub(t) < quietFor {
+	recent := func(s sighting) bool { t, ok := f.last[s]; return ok && now.Sub(t) < quietFor }
+	if recent(sighting{a, true}) || !itself && recent(sighting{a, false}) {
 		return false
 	}
 	if f.last == nil || len(f.last) >= foreignMax {
-		f.last = map[netip.Addr]time.Time{}
+		f.last = map[sighting]time.Time{}
 	}
-	f.last[a] = now
+	f.last[sighting{a, itself}] = now
 	return true
 }
 
@@ -46,7 +53,7 @@ func (c *conversation) notice(o OtherServer) {
 		return
 	}
 	o.Seen = time.Now()
-	if !c.foreign.first(o.Addr, o.Seen) {
+	if !c.foreign.first(o.Addr, o.MAC != "", o.Seen) {
 		return
 	}
 	c.log.Warn("another DHCP server answers on this network: machines may boot what it says", "server", o.Addr, "server-mac", o.MAC,

@@ -137,7 +137,7 @@ func TestA03A11BootServer(t *testing.T) {
 	}
 }
 
-// TestRogue: another DHCP server on our network raises the alarm once, by its own answer and by who chooses it.
+// TestRogue: another DHCP server on our network raises the alarm, once for each way it was seen: by its own answer and by who chooses it.
 func TestRogue(t *testing.T) {
 	var seen exchanges
 	alarms := make(chan OtherServer, 10)
@@ -147,13 +147,16 @@ func TestRogue(t *testing.T) {
 	files(t, s)
 	start(t, h.server, s)
 	onStation(t, h.hosts[1], func(c *station) error { _, err := c.address(); return err })
-	select {
-	case o := <-alarms:
-		if o.Addr.String() != "10.99.0.2" || o.MAC != "02:00:5e:00:00:02" || o.Client != testMAC || o.Interface != "br0" || o.Seen.IsZero() {
-			t.Errorf("alarm %+v", o)
+	for itself := false; !itself; {
+		select {
+		case o := <-alarms: // by the word of its client, and then itself, or only itself
+			if o.Addr.String() != "10.99.0.2" || o.MAC != "" && o.MAC != "02:00:5e:00:00:02" || o.Client != testMAC || o.Interface != "br0" || o.Seen.IsZero() {
+				t.Errorf("alarm %+v", o)
+			}
+			itself = o.MAC != ""
+		case <-time.After(10 * time.Second):
+			t.Fatal("no alarm")
 		}
-	case <-time.After(10 * time.Second):
-		t.Fatal("no alarm")
 	}
 	onStation(t, h.hosts[1], func(c *station) error { _, err := c.address(); return err })
 	if len(alarms) > 0 {
