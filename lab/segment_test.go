@@ -246,7 +246,7 @@ func fill(ctx context.Context, db *postgres.DB, machines int) error {
 func powerOn(ctx context.Context, db *postgres.DB, url string, machines int) error {
 	hands := obedient{}
 	engine := &provisioner.Engine{Store: db, Shelf: db, Tickets: db, Power: hands, Edge: hands, Ports: hands,
-		Agents: "https://" + Controller.String() + ":" + apiPort, BootBits: segmentNet.Bits()}
+		Agents: "https://" + Controller.String() + ":" + apiPort, BootNets: []provisioner.BootNet{{Prefix: segmentNet}}}
 	for n := range machines {
 		_, err := engine.Place(ctx, provisioner.Request{Project: "p", Class: "lab", Image: "tiny", Line: "bgp", Bandwidth: 100,
 			SSHKeys: []string{yardKey}, Hostname: "host", Months: 1}, fmt.Sprintf("order-%d", n))

@@ -98,7 +98,7 @@ func TestOrderWithSeveralAddresses(t *testing.T) {
 		t.Errorf("the edge gives %+v up and %+v down", p.Up, p.Down)
 	}
 	m := y.machine(o.MachineID)
-	seed, err := provisioner.Seed(m, machine.Job{ID: "j", Attempt: 1}, o, provisioner.SeedOptions{Token: "t", BootBits: 24})
+	seed, err := provisioner.Seed(m, machine.Job{ID: "j", Attempt: 1}, o, provisioner.SeedOptions{Token: "t", Net: provisioner.BootNet{Prefix: netip.PrefixFrom(m.BootAddr, 24)}})
 	y.must(err)
 	for _, a := range []string{o.Addresses[0].String(), o.Addresses[1].String(), network.FirstOf(o.Addresses[2]).String()} {
 		if !strings.Contains(seed["network-config"], a) {
