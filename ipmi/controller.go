@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -34,6 +35,8 @@ type bmc struct {
 	users  int           // operations under way; guarded by Controller.mu
 	turn   chan struct{} // holds a token while nobody talks to the BMC
 	change chan struct{} // holds a token while nobody changes power or boot device
+
+	sensors atomic.Pointer[sensors] // IPMI: what its records say; nil until they were read
 
 	console  sync.Mutex // held by the one console
 	consoles []uint32   // sessions in which this Controller had the console, the latest last; guarded by console

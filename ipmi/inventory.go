@@ -1,8 +1,10 @@
 package ipmi
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
+	"slices"
 )
 
 // Inventory is what a BMC says that it and its machine are. A field that it does not tell, or tells in a way that cannot be
@@ -13,7 +15,7 @@ type Inventory struct {
 	Serial       string
 	UUID         string // canonical lower case, in the byte order in which SMBIOS 2.6 prints it
 	AssetTag     string
-	BIOSVersion  string
+	BIOSVersion  string // Redfish
 	BMCModel     string
 	BMCVersion   string
 	Firmware     []Firmware // sorted by ID; IPMI tells that of the BMC only
@@ -41,5 +43,31 @@ type LAN struct {
 
 // Inventory reads who the machine and its BMC are.
 func (c *Controller) Inventory(ctx context.Context, t Target) (Inventory, error) {
-	return Inventory{}, t.on("read inventory", failf(ErrUnsupported, "not yet"))
+	var inv Inventory
+	err := c.read(ctx, t, "read inventory", func(ctx context.Context, l *link) error {
+		return l.again(ctx, func() (err error) {
+			inv, err = l.inventory(ctx)
+			return err
+		})
+	})
+	if err != nil {
+		return Inventory{}, err
+	}
+	return inv, nil
+}
+
+func (l *link) inventory(ctx context.Context) (inv Inventory, err error) {
+	if l.t.Protocol == IPMI {
+		inv, err = l.rmcpInventory(ctx)
+	} else {
+		inv, err = l.rfInventory(ctx)
+	}
+	slices.SortFunc(inv.Firmware, func(a, b Firmware) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(inv.LAN, func(a, b LAN) int { return cmp.Compare(a.ID, b.ID) })
+	slices.Sort(inv.Unread)
+	return inv, err
+}
+
+func (inv *Inventory) unread(what string, err error) {
+	inv.Unread = append(inv.Unread, unread(what, err))
 }

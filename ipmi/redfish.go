@@ -114,18 +114,8 @@ func (c *rfConn) begin(ctx context.Context, path string) error {
 	if !list.ok() {
 		return list.refusal()
 	}
-	switch members := list.body.objs("Members"); len(members) {
-	case 0:
-		return failf(ErrUnreachable, "the service lists no system")
-	case 1:
-		c.system = members[0].str("@odata.id")
-	default: // to guess is to switch off somebody else's machine
-		return failf(ErrUnsupported, "the service has %d systems: put the path of one into the address", len(members))
-	}
-	if !strings.HasPrefix(c.system, "/") {
-		return failf(ErrUnsupported, "the system has no path")
-	}
-	return nil
+	c.system, err = host(ctx, c, list.body.links("Members"))
+	return err
 }
 
 // do sends a request within the session. A session that ended meanwhile is closed and opened again, once.

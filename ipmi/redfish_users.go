@@ -11,7 +11,7 @@ var rfRoles = map[string]Privilege{
 }
 
 func (c *rfConn) accountService(ctx context.Context) (resource, error) {
-	return c.follow(ctx, c.root, "AccountService")
+	return follow(ctx, c, c.root, "AccountService")
 }
 
 // accounts lists the accounts with a name: some services show a fixed number of slots, most of them empty.
@@ -25,7 +25,7 @@ func (c *rfConn) accounts(ctx context.Context) ([]account, error) {
 		return nil, failf(ErrUnsupported, "it has no Accounts")
 	}
 	var out []account
-	err = c.each(ctx, list, func(r resource) bool {
+	_, err = each(ctx, c, list, rfMembers, func(r resource) bool {
 		a := account{path: r.path, User: User{ID: r.body.str("Id"), Name: r.body.str("UserName"), Role: r.body.str("RoleId"),
 			Enabled: r.body.flag("Enabled", true), Locked: r.body.flag("Locked", false)}}
 		var known bool

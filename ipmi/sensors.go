@@ -40,7 +40,32 @@ type Health struct {
 	Unread   []string // what could not be read and why, for operators
 }
 
-// Health reads the sensors. What the sensors are is remembered, so that the second call is much cheaper than the first.
+// Health reads the power state and the sensors. What the sensors are is remembered, so that the second call is much cheaper than the
+// first. An error may stand beside a part of the result.
 func (c *Controller) Health(ctx context.Context, t Target) (Health, error) {
-	return Health{}, t.on("read sensors", failf(ErrUnsupported, "not yet"))
+	var h Health
+	err := c.read(ctx, t, "read sensors", func(ctx context.Context, l *link) error {
+		return l.again(ctx, func() (err error) {
+			h, err = l.health(ctx)
+			return err
+		})
+	})
+	return h, err
+}
+
+func (l *link) health(ctx context.Context) (Health, error) {
+	h := Health{At: time.Now(), Power: Unknown, Overall: Unclear}
+	var err error
+	if h.Power, err = l.power(ctx); err != nil {
+		return h, err
+	}
+	if l.t.Protocol == IPMI {
+		err = l.rmcpReadings(ctx, &h)
+	} else {
+		err = l.rfReadings(ctx, &h)
+	}
+	for _, r := range h.Readings {
+		h.Overall = worse(h.Overall, r.State)
+	}
+	return h, err
 }

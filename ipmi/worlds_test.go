@@ -21,9 +21,10 @@ const (
 // world is one of the simulated BMCs that the same test body runs on.
 type world struct {
 	name     string
+	vendor   bmctest.Vendor
 	target   ipmi.Target
 	memory   *bmctest.Memory
-	board    *bmctest.Board // what the BMC watches over; OpenIPMI's has its own
+	board    *bmctest.Board // what the BMC watches over; ipmi_sim takes it as it is when it starts
 	faults   *bmctest.Faults
 	sessions func() (opened, closed int) // nil where nobody counts
 	logins   func() int                  // nil where nobody counts
@@ -56,17 +57,30 @@ func contains(list []string, s string) bool {
 	return false
 }
 
+// vendors runs body on the Redfish service of each vendor.
+func vendors(t *testing.T, body func(t *testing.T, w *world)) {
+	for _, v := range bmctest.Vendors() {
+		t.Run("Redfish of "+string(v), func(t *testing.T) {
+			t.Parallel()
+			body(t, newWorld(t, "Redfish", func(w *world) { w.vendor = v }))
+		})
+	}
+}
+
 type server interface {
 	Listen() (string, error)
 	Run(ctx context.Context) error
 	Target() ipmi.Target
 }
 
-func newWorld(t *testing.T, name string) *world {
+func newWorld(t *testing.T, name string, before ...func(*world)) *world {
 	t.Helper()
 	w := &world{name: name, faults: &bmctest.Faults{}, line: &bmctest.Line{}, board: bmctest.NewBoard(), memory: bmctest.NewMemory(bmctest.Identity{
 		UUID: "a1234567-89ab-cdef-a123-456789abcdef", Serial: "BY-1", Model: "Test",
 	})}
+	for _, change := range before {
+		change(w)
+	}
 	var s server
 	switch name {
 	case "IPMI":
@@ -74,9 +88,9 @@ func newWorld(t *testing.T, name string) *world {
 		s, w.ipmi, w.sessions, w.bits = b, b, b.Sessions, true
 		w.logins, w.addUser = b.Logins, b.AddUser
 	case "ipmi_sim":
-		s = &bmctest.OpenIPMI{Addr: "127.0.0.1:0", User: user, Password: password, Chassis: w.memory, Faults: w.faults, Console: w.line.Open}
+		s = &bmctest.OpenIPMI{Addr: "127.0.0.1:0", User: user, Password: password, Chassis: w.memory, Board: w.board, Faults: w.faults, Console: w.line.Open}
 	case "Redfish":
-		r := &bmctest.Redfish{Addr: "127.0.0.1:0", TLS: true, User: user, Password: password, Slots: 4, Chassis: w.memory, Board: w.board, Faults: w.faults}
+		r := &bmctest.Redfish{Addr: "127.0.0.1:0", TLS: true, User: user, Password: password, Slots: 4, Vendor: w.vendor, Chassis: w.memory, Board: w.board, Faults: w.faults}
 		s, w.redfish, w.sessions, w.logins, w.bits = r, r, r.Sessions, r.Logins, true
 		w.addUser = r.AddUser
 	}

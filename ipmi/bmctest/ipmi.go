@@ -76,12 +76,17 @@ func (b *IPMI) listen() error {
 	if b.Board == nil {
 		b.Board = NewBoard()
 	}
-	hardware := mock.New()
+	parts := mock.New()
 	if b.Console != nil {
-		hardware.SetConsole(serialPort(b.Console))
+		parts.SetConsole(serialPort(b.Console))
 	}
-	b.bmc = bmc.New(bmc.DeviceInfo{DeviceID: 0x20, DeviceRevision: 1, FirmwareMajor: 1, IPMIVersion: 0x20, AdditionalDeviceSupport: 0x81},
-		guid, hardware, bmc.WithV15Disabled())
+	inventory, err := fru(id)
+	if err != nil {
+		_ = udp.Close()
+		return err
+	}
+	b.bmc = bmc.New(bmc.DeviceInfo{DeviceID: 0x20, DeviceRevision: 1, FirmwareMajor: 1, FirmwareMinor: 0x11, IPMIVersion: 0x20, AdditionalDeviceSupport: 0x81},
+		guid, hardware{parts, boardStore{b.Board, inventory}}, bmc.WithV15Disabled())
 	b.bmc.Users = bmc.NewUserStore(bmc.WithMaxUsers(userSlots))
 	if err := b.bmc.Users.Update(1, func(u *bmc.User) error { u.Enabled = false; return nil }); err != nil {
 		return fmt.Errorf("disable the nameless user: %w", err)
@@ -116,6 +121,7 @@ func (b *IPMI) Run(ctx context.Context) error {
 	handlers.RegisterAllHandlers(plain)
 	reg.RegisterFunc(types.CommandGetSessionInfo, b.sessionInfo(plain))
 	b.registerUsers(reg, plain)
+	b.registerStorage(reg)
 	srv := server.NewServer(b.bmc, b.conn, server.WithHandlerRegistry(reg))
 	g, ctx := errgroup.WithContext(ctx)
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })

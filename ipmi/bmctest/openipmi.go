@@ -33,6 +33,7 @@ type OpenIPMI struct {
 	User     string
 	Password string
 	Chassis  Chassis
+	Board    *Board // as it is when Run begins, without firmware, BIOS settings and network; nil is a new one
 	Faults   *Faults
 	Log      *slog.Logger
 	Dir      string                                                // where the configuration and the state live; "" is a temporary directory that Run removes
@@ -188,6 +189,10 @@ func (o *OpenIPMI) write(dir string, serial net.Listener) error {
 	if len(guid) != 32 { // without one ipmi_sim crashes on the first login
 		guid = strings.Repeat("0", 32)
 	}
+	emulation, err := o.emulation()
+	if err != nil {
+		return err
+	}
 	sol := ""
 	if serial != nil {
 		at := serial.Addr().(*net.TCPAddr)
@@ -198,7 +203,7 @@ func (o *OpenIPMI) write(dir string, serial net.Listener) error {
 		mode       os.FileMode
 	}{
 		{"chassis.sh", "#!/bin/sh\n# Called by ipmi_sim; must return at once, or the client retransmits and the command runs twice.\n" + caller, 0o700},
-		{"bmc.emu", "mc_setbmc 0x20\nmc_add 0x20 0 no-device-sdrs 0x23 9 8 0x9f 0x1291 0xf02 persist_sdr\nsel_enable 0x20 1000 0x0a\nmc_enable 0x20\n", 0o600},
+		{"bmc.emu", emulation, 0o600},
 		{"lan.conf", fmt.Sprintf(`name "bmc"
 set_working_mc 0x20
   startlan 1
