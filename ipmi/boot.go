@@ -21,7 +21,9 @@ func (c *Controller) SetNextBoot(ctx context.Context, t Target, d Device, uefi b
 	return c.operate(ctx, t, doing, func(ctx context.Context, l *link) error { return l.setNextBoot(ctx, d, uefi) })
 }
 
-func (d Device) valid() bool { return d == DevicePXE || d == DeviceDisk || d == DeviceNone }
+func (d Device) valid() bool {
+	return d == DevicePXE || d == DeviceDisk || d == DeviceMedia || d == DeviceNone
+}
 
 func (l *link) setNextBoot(ctx context.Context, d Device, uefi bool) error {
 	set := func(conn conn) error {
@@ -45,20 +47,22 @@ func (c *Controller) BootFrom(ctx context.Context, t Target, d Device, uefi bool
 	if !d.valid() {
 		return t.on("boot", failf(ErrUnsupported, "no such device"))
 	}
-	return c.operate(ctx, t, doing, func(ctx context.Context, l *link) error {
-		err := l.setNextBoot(ctx, d, uefi)
-		if !errors.Is(err, ErrOff) {
-			if err != nil {
-				return err
-			}
-			return c.setPower(ctx, l, OpCycle)
-		}
-		if err := c.setPower(ctx, l, OpOn); err != nil {
+	return c.operate(ctx, t, doing, func(ctx context.Context, l *link) error { return l.bootFrom(ctx, d, uefi) })
+}
+
+func (l *link) bootFrom(ctx context.Context, d Device, uefi bool) error {
+	err := l.setNextBoot(ctx, d, uefi)
+	if !errors.Is(err, ErrOff) {
+		if err != nil {
 			return err
 		}
-		if err := l.setNextBoot(ctx, d, uefi); err != nil {
-			return err
-		}
-		return c.setPower(ctx, l, OpReset)
-	})
+		return l.c.setPower(ctx, l, OpCycle)
+	}
+	if err := l.c.setPower(ctx, l, OpOn); err != nil {
+		return err
+	}
+	if err := l.setNextBoot(ctx, d, uefi); err != nil {
+		return err
+	}
+	return l.c.setPower(ctx, l, OpReset)
 }

@@ -36,7 +36,9 @@ type bmc struct {
 	turn   chan struct{} // holds a token while nobody talks to the BMC
 	change chan struct{} // holds a token while nobody changes power or boot device
 
-	sensors atomic.Pointer[sensors] // IPMI: what its records say; nil until they were read
+	sensors atomic.Pointer[sensors]     // IPMI: what its records say; nil until they were read
+	asked   atomic.Pointer[biosRequest] // Redfish: the BIOS settings that were asked for last
+	lastJob atomic.Pointer[string]      // Redfish: the job of the last change
 
 	console  sync.Mutex // held by the one console
 	consoles []uint32   // sessions in which this Controller had the console, the latest last; guarded by console
@@ -215,6 +217,15 @@ func (l *link) dial(ctx context.Context) (conn, error) {
 // credentials is a fingerprint of what is shown to the BMC.
 func (t Target) credentials() [sha256.Size]byte {
 	return sha256.Sum256([]byte(t.Username + "\x00" + t.Password + "\x00" + t.CertPin))
+}
+
+func (b *bmc) keepJob(path string) { b.lastJob.Store(&path) }
+
+func (b *bmc) job() string {
+	if p := b.lastJob.Load(); p != nil {
+		return *p
+	}
+	return ""
 }
 
 // ownConsole remembers a console session as one of ours.

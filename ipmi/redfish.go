@@ -23,8 +23,8 @@ const (
 	rfSessions = "/redfish/v1/SessionService/Sessions"
 )
 
-// rfBody bounds what is read of an answer, in bytes.
-const rfBody = 2 << 20
+// rfBody bounds what is read of an answer, in bytes. The registry of BIOS settings is the largest, with some MB.
+const rfBody = 8 << 20
 
 // rfConn is a session with a Redfish service, or Basic authentication where there is no session to be had.
 type rfConn struct {

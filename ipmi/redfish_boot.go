@@ -17,9 +17,10 @@ const (
 )
 
 var rfTargets = map[Device]redfish.BootSourceOverrideTarget{
-	DevicePXE:  redfish.PxeBootSourceOverrideTarget,
-	DeviceDisk: redfish.HddBootSourceOverrideTarget,
-	DeviceNone: redfish.NoneBootSourceOverrideTarget,
+	DevicePXE:   redfish.PxeBootSourceOverrideTarget,
+	DeviceDisk:  redfish.HddBootSourceOverrideTarget,
+	DeviceMedia: redfish.CdBootSourceOverrideTarget,
+	DeviceNone:  redfish.NoneBootSourceOverrideTarget,
 }
 
 func rfModeOf(uefi bool) string {

@@ -48,9 +48,10 @@ func (r *rmcpConn) command(ctx context.Context, op Op, _ Power) error {
 }
 
 var bootSelectors = map[Device]types.BootDeviceSelector{
-	DevicePXE:  types.BootDeviceSelectorForcePXE,
-	DeviceDisk: types.BootDeviceSelectorForceHardDrive,
-	DeviceNone: types.BootDeviceSelectorNoOverride,
+	DevicePXE:   types.BootDeviceSelectorForcePXE,
+	DeviceDisk:  types.BootDeviceSelectorForceHardDrive,
+	DeviceMedia: types.BootDeviceSelectorForceCDROM,
+	DeviceNone:  types.BootDeviceSelectorNoOverride,
 }
 
 // flags is boot option parameter 5 for an override. Without one it is all zero: a valid, persistent "no override" is what

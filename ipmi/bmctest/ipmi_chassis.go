@@ -162,6 +162,8 @@ func bootOf(f [5]byte) Boot {
 		out.Device = ipmi.DevicePXE
 	case types.BootDeviceSelectorForceHardDrive:
 		out.Device = ipmi.DeviceDisk
+	case types.BootDeviceSelectorForceCDROM:
+		out.Device = ipmi.DeviceMedia
 	default:
 		return out
 	}

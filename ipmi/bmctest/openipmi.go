@@ -53,7 +53,7 @@ type OpenIPMI struct {
 }
 
 // Names of boot devices in ipmi_sim; default is the default hard disk.
-var simDevices = map[string]ipmi.Device{"none": ipmi.DeviceNone, "pxe": ipmi.DevicePXE, "default": ipmi.DeviceDisk}
+var simDevices = map[string]ipmi.Device{"none": ipmi.DeviceNone, "pxe": ipmi.DevicePXE, "default": ipmi.DeviceDisk, "cdrom": ipmi.DeviceMedia}
 
 // Listen chooses the address and returns it. It is bound when Run starts the simulator.
 func (o *OpenIPMI) Listen() (string, error) {

@@ -108,6 +108,8 @@ func (b rfBoot) boot() Boot {
 		out.Device = ipmi.DevicePXE
 	case "Hdd":
 		out.Device = ipmi.DeviceDisk
+	case "Cd":
+		out.Device = ipmi.DeviceMedia
 	default:
 		return out
 	}

@@ -13,7 +13,7 @@ import (
 // rfBoot is the Boot object of a ComputerSystem.
 type rfBoot struct{ Enabled, Target, Mode string }
 
-var rfTargets = []string{"None", "Pxe", "Hdd"}
+var rfTargets = []string{"None", "Pxe", "Hdd", "Cd"}
 
 // rfOps maps reset types to operations. GracefulRestart is a hard reset here, as on some real machines.
 var rfOps = map[string]ipmi.Op{
