@@ -74,6 +74,7 @@ type Server struct {
 	Pools     Pools
 	Addresses Addresses
 	Ledger    Ledger
+	Edges     Edges
 	Store     *images.Store
 	Engine    *provisioner.Engine
 	Validator string // path of the bareyard-validate that installed machines fetch
@@ -100,6 +101,7 @@ func (s *Server) Handler() http.Handler {
 	s.networkRoutes(api)
 	s.eventRoutes(api)
 	s.tokenRoutes(api)
+	s.edgeRoutes(api)
 	mux.HandleFunc("PUT /v1/images/{name}", s.importImage) // not huma's: the body must not be held in memory
 	s.agentRoutes(mux)
 	return s.identify(http.MaxBytesHandler(mux, maxBody))

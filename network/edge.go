@@ -80,10 +80,11 @@ const LimitKbit = 1_000
 
 // Port is the state of one machine's public port at an edge, desired and observed alike.
 type Port struct {
-	Machine string         `json:"machine"` // its ID
-	MAC     string         `json:"mac"`     // of the public NIC, lower case, colons
-	Addrs   []netip.Prefix `json:"addrs"`   // routed to the machine, and the only sources it may use: IPv4 /32, IPv6 /48 to /128
-	Up      Bandwidth      `json:"up"`      // sold from the machine to the world
+	Machine string         `json:"machine"`        // its ID
+	Site    string         `json:"site,omitempty"` // where the machine is: whose edge is to carry it. Nobody observes it
+	MAC     string         `json:"mac"`            // of the public NIC, lower case, colons
+	Addrs   []netip.Prefix `json:"addrs"`          // routed to the machine, and the only sources it may use: IPv4 /32, IPv6 /48 to /128
+	Up      Bandwidth      `json:"up"`             // sold from the machine to the world
 	Down    Bandwidth      `json:"down"`
 	Mode    Mode           `json:"mode"`                 // "" only when observed: no mode holds completely
 	Limit   int            `json:"limit_kbit,omitempty"` // each way in mode Limited; 0 means LimitKbit

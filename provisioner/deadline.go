@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/bareyard/bareyard/machine"
@@ -99,13 +100,22 @@ func (e *Engine) Expire(ctx context.Context, machineID string) error {
 // Reconcile repairs what differs between the edge and what is wanted, machine by machine under its lock, so that it
 // cannot put back what a job is just withdrawing.
 func (e *Engine) Reconcile(ctx context.Context) error {
+	var errs []error
 	have, err := e.Edge.Read(ctx)
+	var lost *network.UnreachableError
 	if err != nil {
-		return fmt.Errorf("read edge: %w", err)
+		err = fmt.Errorf("read edge: %w", err)
+		if !errors.As(err, &lost) {
+			return err
+		}
+		errs = append(errs, err)
 	}
 	want, err := e.Store.Exposed(ctx)
 	if err != nil {
 		return err
+	}
+	if lost != nil { // the edges of the other sites are looked after all the same
+		want = slices.DeleteFunc(want, func(p network.Port) bool { return lost.Covers(p.Site) })
 	}
 	for i, now := 0, time.Now(); i < len(want); i++ {
 		want[i] = want[i].At(now) // a blackhole may have run out
@@ -114,7 +124,6 @@ func (e *Engine) Reconcile(ctx context.Context) error {
 	for _, p := range set {
 		remove = append(remove, p.Machine)
 	}
-	var errs []error
 	for _, id := range remove {
 		err := e.Store.OnMachine(ctx, id, func(w *Work) error {
 			if w.Machine.Public && w.Order != nil {
@@ -133,6 +142,9 @@ func (e *Engine) Reconcile(ctx context.Context) error {
 			continue
 		}
 		e.log().Warn("edge was not as wanted, repaired", "machine", id)
+	}
+	if err := e.Edge.Apply(ctx, nil, nil); err != nil { // what all ports share
+		errs = append(errs, fmt.Errorf("repair edge: %w", err))
 	}
 	return errors.Join(errs...)
 }

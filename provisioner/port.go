@@ -16,7 +16,7 @@ func PublicPort(m machine.Machine, o machine.Order) network.Port {
 	nic, _ := m.Hardware.NICByRole(machine.PublicNIC)
 	rates := Acting(o)
 	p := network.Port{
-		Machine: m.ID, MAC: nic.MAC, Addrs: addressesOf(o), Mode: network.On,
+		Machine: m.ID, Site: m.Site, MAC: nic.MAC, Addrs: addressesOf(o), Mode: network.On,
 		Up:   sold(o, rates.Up, o.Network.ExtraUp),
 		Down: sold(o, rates.Down, o.Network.ExtraDown),
 	}

@@ -24,23 +24,16 @@ type config struct {
 	APIListen   string `yaml:"api_listen"`   // host:port of the HTTPS API and console
 	Socket      string `yaml:"socket"`       // unix socket for operators on this machine
 
-	Boot  bootConfig  `yaml:"boot"`
-	Edge  edgeConfig  `yaml:"edge"`
-	Ports portsConfig `yaml:"ports"`
-	BMC   bmcConfig   `yaml:"bmc"`
+	Boot  bootConfig       `yaml:"boot"`
+	Edge  edgeConfig       `yaml:"edge"`
+	Edges []siteEdgeConfig `yaml:"edges"` // of sites that have one of their own
+	Ports portsConfig      `yaml:"ports"`
+	BMC   bmcConfig        `yaml:"bmc"`
 
 	ImageDir  string `yaml:"image_dir"` // the chunked store of images
 	Validator string `yaml:"validator"` // the bareyard-validate that is put on machines
 	LogLevel  string `yaml:"log_level"`
 	LogFormat string `yaml:"log_format"`
-}
-
-// edgeConfig is the Linux box that carries public addresses; without an uplink the server drives none.
-type edgeConfig struct {
-	Netns    string         `yaml:"netns"` // name as in `ip netns`; empty is our own
-	Uplink   string         `yaml:"uplink"`
-	Downlink string         `yaml:"downlink"`
-	Deny     []netip.Prefix `yaml:"deny"` // what no customer may reach
 }
 
 // portsConfig is where the machines' ports are bridged.
@@ -152,27 +145,7 @@ func (c *config) problem() (key, problem, hint string) {
 	if key, problem, hint := c.BMC.problem(); problem != "" {
 		return key, problem, hint
 	}
-	return c.Edge.problem()
-}
-
-func (e *edgeConfig) problem() (key, problem, hint string) {
-	for i, p := range e.Deny {
-		if p != p.Masked() {
-			return fmt.Sprintf("edge.deny[%d]", i), fmt.Sprintf("%s has host bits", p), fmt.Sprintf("did you mean %s?", p.Masked())
-		}
-	}
-	if e.Uplink == "" && e.Downlink == "" {
-		return "", "", ""
-	}
-	for key, device := range map[string]string{"edge.uplink": e.Uplink, "edge.downlink": e.Downlink} {
-		if !isDevice(device) {
-			return key, fmt.Sprintf("%q is not the name of a network device", device), "an edge needs both, uplink and downlink; see `ip link`"
-		}
-	}
-	if e.Uplink == e.Downlink {
-		return "edge.downlink", "is the same device as edge.uplink", "give the edge one device per side"
-	}
-	return "", "", ""
+	return c.edgesProblem()
 }
 
 // isDevice reports whether Linux takes name for a network device.

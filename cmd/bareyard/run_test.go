@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
@@ -46,6 +47,9 @@ func setupScript(e *testscript.Env) error {
 		}
 	}
 	e.Setenv("TMPDIR", os.TempDir())
+	netns := fmt.Sprintf("%s-%d", filepath.Base(e.WorkDir), os.Getpid())
+	e.Setenv("NETNS", netns) // for who makes it
+	e.Defer(func() { _ = exec.Command("ip", "netns", "del", netns).Run() })
 	return nil
 }
 

@@ -23,7 +23,6 @@ import (
 	"github.com/bareyard/bareyard/machine"
 	"github.com/bareyard/bareyard/network"
 	"github.com/bareyard/bareyard/network/bridgeport"
-	"github.com/bareyard/bareyard/network/linuxedge"
 	"github.com/bareyard/bareyard/postgres"
 	"github.com/bareyard/bareyard/provisioner"
 )
@@ -167,7 +166,11 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 	if err != nil {
 		return err
 	}
-	engine, err := newEngine(cfg, db, log, string(authority.certPEM))
+	edge, err := newEdge(cfg, db, authority)
+	if err != nil {
+		return err
+	}
+	engine, err := newEngine(cfg, db, log, string(authority.certPEM), edge)
 	if err != nil {
 		return err
 	}
@@ -176,7 +179,7 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 		return err
 	}
 	store := &images.Store{Dir: cfg.ImageDir}
-	server := &api.Server{Accounts: db, Machines: db, Orders: db, Log: db, Catalogue: db, Shelf: db, BMCs: db, Store: store, Engine: engine,
+	server := &api.Server{Accounts: db, Machines: db, Orders: db, Log: db, Catalogue: db, Shelf: db, BMCs: db, Store: store, Engine: engine, Edges: &edgeDesk{authority, edge},
 		Validator: cfg.Validator, Logger: log, Version: version}
 	server.Pools, server.Addresses, server.Ledger = db, db, db
 	handler := server.Handler()
@@ -214,7 +217,7 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 }
 
 // newEngine joins the engine to what answers its seams.
-func newEngine(cfg config, db *postgres.DB, log *slog.Logger, ca string) (*provisioner.Engine, error) {
+func newEngine(cfg config, db *postgres.DB, log *slog.Logger, ca string, edge network.Edge) (*provisioner.Engine, error) {
 	_, port, err := net.SplitHostPort(cfg.APIListen)
 	if err != nil {
 		return nil, fmt.Errorf("read api_listen: %w", err)
@@ -224,7 +227,7 @@ func newEngine(cfg config, db *postgres.DB, log *slog.Logger, ca string) (*provi
 		Store: db, Shelf: db, Tickets: db, Vault: db, BMCs: db, Pins: db,
 		Power: bmcs, Accounts: bmcs, Memory: bmcs, Certificates: bmcs,
 		SeenWithin: time.Duration(cfg.BMC.SeenWithin),
-		Edge:       noEdge{}, Ports: &bridgeport.Driver{Netns: cfg.Ports.Netns},
+		Edge:       edge, Ports: &bridgeport.Driver{Netns: cfg.Ports.Netns},
 		Agents:   "https://" + net.JoinHostPort(cfg.Boot.Address.String(), port),
 		Images:   fmt.Sprintf("http://%s/images", net.JoinHostPort(cfg.Boot.Address.String(), strconv.Itoa(int(cfg.Boot.HTTPPort)))),
 		CA:       ca,
@@ -232,26 +235,7 @@ func newEngine(cfg config, db *postgres.DB, log *slog.Logger, ca string) (*provi
 		Log: log,
 	}
 	e.Calendar = db
-	if cfg.Edge.Uplink != "" {
-		edge, err := linuxedge.New(linuxedge.Config{Netns: cfg.Edge.Netns, Uplink: cfg.Edge.Uplink, Downlink: cfg.Edge.Downlink, Deny: cfg.Edge.Deny})
-		if err != nil {
-			return nil, err
-		}
-		e.Edge = edge
-	}
 	return e, nil
-}
-
-// noEdge stands where no edge is configured: nothing can be exposed, so withdrawing always succeeds.
-type noEdge struct{}
-
-func (noEdge) Read(context.Context) ([]network.Port, error) { return nil, nil }
-
-func (noEdge) Apply(_ context.Context, set []network.Port, _ []string) error {
-	if len(set) > 0 {
-		return &machine.Error{Code: machine.Unavailable, Message: "no edge is configured to carry public addresses", Hint: "set edge.uplink and edge.downlink in the configuration"}
-	}
-	return nil
 }
 
 // serveHTTP serves on a listener until ctx ends. Streams end with ctx as well: they would hold up the shutdown.

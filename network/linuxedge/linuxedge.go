@@ -175,12 +175,6 @@ func (e *Edge) Apply(ctx context.Context, set []network.Port, remove []string) e
 	if err != nil {
 		return err
 	}
-	// Until the guard stands, the box must not be an open router.
-	if !st.guarded {
-		if err := s.forward(false); err != nil {
-			return err
-		}
-	}
 	if err := s.prepare(); err != nil {
 		return err
 	}

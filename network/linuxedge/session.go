@@ -62,6 +62,11 @@ func open(ctx context.Context, cfg Config, how namespace.Lock) (_ *session, err 
 	if s.nft, err = s.ns.Nftables(); err != nil {
 		return nil, err
 	}
+	if how == namespace.Exclusive {
+		if err := s.shut(); err != nil { // even if a device is missing
+			return nil, err
+		}
+	}
 	for i, name := range []string{cfg.Uplink, cfg.Downlink} {
 		if s.links[i], err = s.rt.LinkByName(name); err != nil {
 			return nil, &machine.Error{Code: machine.Unavailable, Message: fmt.Sprintf("find device %s: %v", name, err), Hint: "create the device, or correct the edge's configuration"}
@@ -86,6 +91,15 @@ func (s *session) close() {
 	if s.ns != nil {
 		_ = s.ns.Close() // last, as it gives the lock back
 	}
+}
+
+// shut stops forwarding as long as there is no guard: the box must not be an open router.
+func (s *session) shut() error {
+	guarded, err := s.guarded()
+	if err != nil || guarded {
+		return err
+	}
+	return s.forward(false)
 }
 
 // sysctl is a file below /proc/sys/net and what it must hold.

@@ -165,6 +165,17 @@ func interval(first, last, value string) []element {
 	return out
 }
 
+// guarded reports whether the forward chain is there, and drops by default.
+func (s *session) guarded() (bool, error) {
+	chains, err := s.nft.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return false, fmt.Errorf("list nftables chains: %w", err)
+	}
+	return slices.ContainsFunc(chains, func(c *nftables.Chain) bool {
+		return c.Table.Name == tableName && c.Name == chainForward && c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop
+	}), nil
+}
+
 // readSets reads the table: which elements there are, and the records that they make up. An element that makes no sense is
 // no record; the next commit removes it.
 func (s *session) readSets(st *state) error {
@@ -177,13 +188,6 @@ func (s *session) readSets(st *state) error {
 	if i < 0 {
 		return nil
 	}
-	chains, err := s.nft.ListChainsOfTableFamily(nftables.TableFamilyINet)
-	if err != nil {
-		return fmt.Errorf("list nftables chains: %w", err)
-	}
-	st.guarded = slices.ContainsFunc(chains, func(c *nftables.Chain) bool {
-		return c.Table.Name == tableName && c.Name == chainForward && c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop
-	})
 	present, err := s.nft.GetSets(tables[i])
 	if err != nil {
 		return fmt.Errorf("list nftables sets: %w", err)
@@ -327,6 +331,6 @@ func (s *session) commit(st *state, records map[string]record) error {
 		}
 		return fmt.Errorf("commit nftables table %s: %w", tableName, err)
 	}
-	st.sets, st.records, st.guarded = want, records, true
+	st.sets, st.records = want, records
 	return nil
 }

@@ -108,7 +108,6 @@ type state struct {
 	numbering
 	records map[string]record // by machine
 	sets    map[string]elements
-	guarded bool // the forward chain is there, and drops by default
 	trees   [2]*tree
 	neighs  map[netip.Addr]string // permanent entries of the downlink: next hop to MAC
 	routes  map[netip.Prefix]hop  // of our protocol

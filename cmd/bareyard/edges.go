@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"crypto/x509"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/bareyard/bareyard/api"
+	"github.com/bareyard/bareyard/machine"
+	"github.com/bareyard/bareyard/network"
+	"github.com/bareyard/bareyard/network/linuxedge"
+	"github.com/bareyard/bareyard/network/remoteedge"
+	"github.com/bareyard/bareyard/postgres"
+)
+
+// newEdge returns what carries the public addresses: one edge for all sites, one for each, or none.
+func newEdge(cfg config, db *postgres.DB, authority *authority) (network.Edge, error) {
+	if len(cfg.Edges) == 0 {
+		return openEdge(cfg.Edge, authority)
+	}
+	sites := &network.Sites{Edges: map[string]network.Edge{}, SiteOf: func(ctx context.Context, id string) (string, error) {
+		m, err := db.Machine(ctx, id)
+		if machine.CodeOf(err) == machine.NotFound {
+			return "", nil
+		}
+		return m.Site, err
+	}}
+	all := cfg.Edges
+	if cfg.Edge.driven() {
+		all = append([]siteEdgeConfig{{Edge: cfg.Edge}}, all...)
+	}
+	for _, e := range all {
+		edge, err := openEdge(e.Edge, authority)
+		if err != nil {
+			return nil, err
+		}
+		sites.Edges[e.Site] = edge
+	}
+	return sites, nil
+}
+
+// openEdge returns one edge; nothing is touched or dialled yet.
+func openEdge(cfg edgeConfig, authority *authority) (network.Edge, error) {
+	switch {
+	case cfg.Address != "":
+		cert, err := authority.issueDialler(time.Now())
+		if err != nil {
+			return nil, err
+		}
+		roots := x509.NewCertPool()
+		roots.AddCert(authority.cert)
+		return remoteedge.Dial(cfg.Name, cfg.Address, cert, roots)
+	case cfg.Uplink != "":
+		return linuxedge.New(cfg.linux())
+	}
+	return noEdge{}, nil
+}
+
+// noEdge stands where no edge is configured: nothing can be exposed, so withdrawing always succeeds.
+type noEdge struct{}
+
+func (noEdge) Read(context.Context) ([]network.Port, error) { return nil, nil }
+
+func (noEdge) Apply(_ context.Context, set []network.Port, _ []string) error {
+	if len(set) > 0 {
+		return &machine.Error{Code: machine.Unavailable, Message: "no edge is configured to carry public addresses", Hint: "set edge.uplink and edge.downlink in the configuration"}
+	}
+	return nil
+}
+
+func (noEdge) Counters(context.Context) ([]network.Counter, error) { return nil, nil }
+
+func (noEdge) Caps(context.Context) (network.Caps, error) { return network.Caps{Driver: "none"}, nil }
+
+// edgeDesk answers operators' questions about edges.
+type edgeDesk struct {
+	authority *authority
+	edge      network.Edge
+}
+
+// Issue implements api.Edges.
+func (d *edgeDesk) Issue(name string) (string, error) { return d.authority.issueEdge(name) }
+
+// askTime bounds how long an edge may take to say how it is.
+const askTime = 10 * time.Second
+
+// Edges implements api.Edges.
+func (d *edgeDesk) Edges(ctx context.Context) []api.EdgeState {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	edges := map[string]network.Edge{"": d.edge}
+	if sites, ok := d.edge.(*network.Sites); ok {
+		edges = sites.Edges
+	}
+	out := make([]api.EdgeState, len(edges))
+	var wg sync.WaitGroup
+	for i, site := range slices.Sorted(maps.Keys(edges)) {
+		wg.Go(func() {
+			out[i].Site = site
+			caps, err := edges[site].Caps(ctx)
+			if err == nil {
+				out[i].Caps = caps
+				var ports []network.Port
+				ports, err = edges[site].Read(ctx)
+				out[i].Ports = len(ports)
+			}
+			if err != nil {
+				out[i].Problem = err.Error()
+			}
+		})
+	}
+	wg.Wait()
+	return out
+}
