@@ -50,12 +50,24 @@ type Facts struct {
 	Driver []Driver  `json:"drivers"` // one for each vendor whose cards were looked for
 	Log    KernelLog `json:"log"`
 	Host   Host      `json:"host"`
+
+	// What a plan with a load adds. The fields above are then as they were after it.
+	Plan      Plan        `json:"plan,omitempty"`
+	Stages    []Stage     `json:"stages,omitempty"`  // of an acceptance that were gone through
+	Seconds   float64     `json:"seconds,omitempty"` // of load
+	Asked     float64     `json:"asked,omitempty"`   // seconds of load that were asked for
+	Before    *Snapshot   `json:"before,omitempty"`
+	Loads     []Load      `json:"loads,omitempty"`
+	Series    []Series    `json:"series,omitempty"`
+	Diagnoses []Diagnosis `json:"diagnoses,omitempty"`
+	BMC       *BMC        `json:"bmc,omitempty"` // nil: nobody asked it
 }
 
 // Bus is what the PCI bus shows.
 type Bus struct {
-	Cards []PCICard `json:"cards"`           // by slot
-	Error string    `json:"error,omitempty"` // why the bus could not be read
+	Cards    []PCICard `json:"cards"`              // by slot
+	Switches []string  `json:"switches,omitempty"` // slots of NVSwitches: cards behind them need a fabric manager
+	Error    string    `json:"error,omitempty"`    // why the bus could not be read
 }
 
 // PCICard is an accelerator as sysfs shows it.
@@ -74,6 +86,10 @@ type PCICard struct {
 	MaxWidth  Value[int64]  `json:"max_width"`
 	NUMA      Value[int64]  `json:"numa"`      // node, -1 for none
 	AERFatal  Value[int64]  `json:"aer_fatal"` // errors since boot
+
+	AERCorrected Value[int64]  `json:"aer_corrected,omitzero"` // errors since boot that the link mended by itself
+	PortSpeed    Value[string] `json:"port_speed,omitzero"`    // of the port that the card is plugged into
+	PortWidth    Value[int64]  `json:"port_width,omitzero"`
 }
 
 // ID returns vendor:device.
@@ -150,6 +166,28 @@ type Card struct {
 	Power        Value[int64] `json:"power"`
 	PowerLimit   Value[int64] `json:"power_limit"`   // enforced
 	PowerDefault Value[int64] `json:"power_default"` // as it left the factory
+
+	Board       Value[string] `json:"board,omitzero"`        // part number
+	Firmware    Value[string] `json:"firmware,omitzero"`     // of the card's own processor, where it is not the VBIOS
+	Health      Value[string] `json:"health,omitzero"`       // in the vendor's words, where it has some
+	InfoROM     Value[bool]   `json:"inforom,omitzero"`      // valid
+	Corrected   Value[int64]  `json:"corrected,omitzero"`    // memory errors since the driver was loaded
+	Banks       Value[int64]  `json:"banks_spent,omitzero"`  // memory banks without a spare row left
+	Persistence Value[bool]   `json:"persistence,omitzero"`  // the driver keeps the card started
+	Processes   Value[int64]  `json:"processes,omitzero"`    // that use the card
+	Replays     Value[int64]  `json:"pcie_replays,omitzero"` // packets sent again over PCIe
+	Links       []Link        `json:"links,omitempty"`       // NVLink, HCCS, ICN
+	Fabric      Value[string] `json:"fabric,omitzero"`       // completed, in progress, or what went wrong
+	Slowdown    Value[int64]  `json:"slowdown,omitzero"`     // °C at which it throttles
+	NetLink     Value[string] `json:"network_link,omitzero"` // Ascend: the card's own port, UP or DOWN
+	NetHealth   Value[string] `json:"network_health,omitzero"`
+}
+
+// Link is a link between cards.
+type Link struct {
+	Index  int          `json:"index"`
+	Active Value[bool]  `json:"active"`
+	Errors Value[int64] `json:"errors"`
 }
 
 // Host is the machine around the cards.
@@ -163,6 +201,34 @@ type Host struct {
 	NICs    []HostNIC     `json:"nics"`
 	EDAC    []EDAC        `json:"edac"` // empty without ECC memory or its kernel driver
 	Errors  []string      `json:"errors,omitempty"`
+
+	Present    Value[string] `json:"cpus_present,omitzero"` // as the kernel writes lists: 0-63
+	Online     Value[string] `json:"cpus_online,omitzero"`
+	Throttles  Value[int64]  `json:"cpu_throttles,omitzero"` // times that a processor package throttled itself
+	Cmdline    Value[string] `json:"cmdline,omitzero"`
+	Clock      Clock         `json:"clock,omitzero"`
+	Fabrics    []FabricPort  `json:"fabric_ports,omitempty"` // InfiniBand and RoCE
+	FabricMgr  Value[string] `json:"fabric_manager,omitzero"`
+	FabricSays []string      `json:"fabric_manager_says,omitempty"` // lines of its log that name a fault
+}
+
+// Clock is the machine's clock.
+type Clock struct {
+	Now    time.Time      `json:"now"`
+	Synced Value[bool]    `json:"synced"` // the kernel is told so by a time service
+	Error  Value[float64] `json:"error"`  // estimate of the service, seconds
+}
+
+// FabricPort is a port of an InfiniBand or RoCE adapter.
+type FabricPort struct {
+	Name     string        `json:"name"`   // mlx5_0/1
+	Layer    Value[string] `json:"layer"`  // InfiniBand, Ethernet
+	State    Value[string] `json:"state"`  // active, init, down
+	Rate     Value[int64]  `json:"rate"`   // Gbit/s
+	Model    Value[string] `json:"model"`  // board, to compare like with like
+	Symbol   Value[int64]  `json:"symbol"` // errors
+	Downed   Value[int64]  `json:"downed"` // times that the link went down
+	Physical Value[string] `json:"physical"`
 }
 
 // HostDisk is a disk as the kernel shows it.
@@ -170,6 +236,23 @@ type HostDisk struct {
 	Name   string        `json:"name"`
 	Serial Value[string] `json:"serial"`
 	Size   Value[int64]  `json:"size"`
+	SMART  *SMART        `json:"smart,omitempty"` // nil: the disk was not asked
+}
+
+// SMART is what a disk says of its own health.
+type SMART struct {
+	Source      string       `json:"source"`          // nvme, smartctl
+	Error       string       `json:"error,omitempty"` // why it could not be asked
+	Passed      Value[bool]  `json:"passed"`
+	Warning     Value[int64] `json:"warning"` // NVMe: critical warning bits
+	Spare       Value[int64] `json:"spare"`   // per cent left
+	SpareLeast  Value[int64] `json:"spare_least"`
+	Used        Value[int64] `json:"used"` // per cent of its life, may go beyond 100
+	MediaErrors Value[int64] `json:"media_errors"`
+	Pending     Value[int64] `json:"pending"`     // ATA: sectors that could not be read
+	Temperature Value[int64] `json:"temperature"` // °C
+	Hours       Value[int64] `json:"hours"`
+	Written     Value[int64] `json:"written"` // bytes
 }
 
 // HostNIC is a physical network port.

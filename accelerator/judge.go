@@ -15,7 +15,7 @@ const nvidiaVendor = "10de"
 // Every check is in every report. A check that does not apply passes and says so; one that could not be made is a skip or an error, never a
 // pass.
 func Judge(f Facts, expect machine.Expect, rules Rules) Report {
-	j := &judge{facts: f, expect: expect, rules: rules, id: strings.ToLower(expect.CardID), bad: map[string][]problem{}}
+	j := &judge{facts: f, expect: expect, rules: rules, id: strings.ToLower(expect.CardID), bad: map[string][]problem{}, known: map[string]Profile{}}
 	for _, d := range f.Driver {
 		if d.Vendor == j.vendor() {
 			j.driver = &Driver{Vendor: d.Vendor, Fault: d.Fault, Version: d.Version, Count: d.Count, Cards: placed(d.Cards)}
@@ -23,12 +23,25 @@ func Judge(f Facts, expect machine.Expect, rules Rules) Report {
 	}
 	checks := []Check{j.cardCount(), j.cardIdentity(), j.cardBus(), j.cardDriver(), j.cardAnswers()}
 	checks = append(checks, j.cardState()...)
-	j.withoutDriver(checks)
 	checks = append(checks, j.kernelLog(), j.nouveau())
 	checks = append(checks, j.host()...)
+	checks = append(checks, j.load()...)
+	checks = append(checks, j.performance()...)
+	checks = append(checks, j.bmc()...)
+	if f.Plan == PlanAcceptance {
+		checks = append(checks, j.stages())
+	}
+	checks = j.worth(checks)
+	j.withoutDriver(checks)
+	for i := range checks {
+		if checks[i].Action == "" {
+			checks[i].Action = ActNone
+		}
+	}
 	r := Report{
-		Schema: Schema, Taken: f.Taken, Rules: RulesVersion,
+		Schema: Schema, Taken: f.Taken, Rules: RulesVersion, Plan: f.Plan, Stages: f.Stages, Seconds: f.Seconds,
 		Outcome: overall(checks), Checks: checks, Cards: j.cards(), Host: f.Host, Drivers: []DriverNote{},
+		Loads: f.Loads, Series: f.Series, Diagnoses: f.Diagnoses, BMC: f.BMC, Profiles: j.profilesUsed(),
 	}
 	for _, d := range f.Driver {
 		r.Drivers = append(r.Drivers, DriverNote{Vendor: d.Vendor, Version: d.Version, Fault: d.Fault})
@@ -43,7 +56,7 @@ func (j *judge) withoutDriver(checks []Check) {
 		return
 	}
 	for i := range checks {
-		if checks[i].Outcome == Skip {
+		if checks[i].Outcome == Skip && (strings.HasPrefix(checks[i].ID, "card.") || strings.HasPrefix(checks[i].ID, "load.") || strings.HasPrefix(checks[i].ID, "perf.")) {
 			checks[i].Required = false
 		}
 	}
@@ -68,7 +81,54 @@ type judge struct {
 	id     string  // PCI vendor:device that the class promises, lower case
 	driver *Driver // of the class's vendor, nil when nobody asked one
 	bad    map[string][]problem
+	known  map[string]Profile // by subsystem, as looked up
 }
+
+// profile returns what is known of the class's card as it sits in a slot.
+func (j *judge) profile(slot string) Profile {
+	board := ""
+	for _, p := range j.facts.PCI.Cards {
+		if p.Slot == slot {
+			board = p.Subsystem
+		}
+	}
+	p, ok := j.known[board]
+	if !ok {
+		p, _ = j.rules.Profile(j.id, board)
+		j.known[board] = p
+	}
+	return p
+}
+
+// profilesUsed names the profiles that judged, so that a report can be explained when they have changed.
+func (j *judge) profilesUsed() []ProfileNote {
+	var out []ProfileNote
+	for _, p := range j.known {
+		if p.Name != "" && !slices.Contains(out, ProfileNote{p.Name, p.Revision, p.File}) {
+			out = append(out, ProfileNote{p.Name, p.Revision, p.File})
+		}
+	}
+	slices.SortFunc(out, func(a, b ProfileNote) int { return strings.Compare(a.Name+a.File, b.Name+b.File) })
+	return out
+}
+
+// worth leaves out the checks that the plan does not make and says of the others what they are worth in it.
+func (j *judge) worth(checks []Check) []Check {
+	out := checks[:0]
+	for _, c := range checks {
+		switch needs(c.ID, j.facts.Plan) {
+		case left:
+			continue
+		case wanted:
+			c.Required = false
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// strict reports whether new hardware is judged, where nothing has an excuse yet.
+func (j *judge) strict() bool { return j.facts.Plan == PlanAcceptance }
 
 // problem is what a check found on one card.
 type problem struct {
@@ -83,6 +143,17 @@ func (j *judge) vendor() string {
 
 // blame notes a card's part in a check that it did not pass.
 func (j *judge) blame(slot, check string, o Outcome, text string) {
+	switch needs(check, j.facts.Plan) {
+	case left:
+		return
+	case wanted:
+		if o == Skip {
+			return
+		}
+		if o == Error {
+			o = Warn
+		}
+	}
 	if slot != "" {
 		j.bad[slot] = append(j.bad[slot], problem{o, check + ": " + text})
 	}
@@ -106,7 +177,7 @@ func (j *judge) cardCount() Check {
 		return none(c.ID)
 	case want == 0:
 		c.Outcome, c.Summary = Warn, fmt.Sprintf("%s on the PCI bus where none is expected", plural(found, "card"))
-		c.Action = "correct the machine's class or record"
+		c.Advice = "correct the machine's class or record"
 		for _, p := range j.facts.PCI.Cards {
 			c.Evidence = append(c.Evidence, p.Slot+" "+p.ID())
 		}
@@ -116,7 +187,7 @@ func (j *judge) cardCount() Check {
 	c.Outcome = Pass
 	if found != want {
 		c.Outcome = Fail
-		c.Action = "power-cycle the machine; if the count stays wrong, check seating, power and risers of the slots named"
+		c.Action, c.Advice = ActPowerCycle, "power-cycle the machine; if the count stays wrong, check seating, power and risers of the slots named"
 	}
 	for _, a := range j.expect.Accelerators {
 		if !slices.ContainsFunc(j.facts.PCI.Cards, func(p PCICard) bool { return p.Slot == Slot(a.Slot) }) {
@@ -137,7 +208,7 @@ func (j *judge) cardIdentity() Check {
 		return none(c.ID)
 	case j.vendor() == "" || j.vendor() == j.id:
 		c.Outcome, c.Summary = Error, fmt.Sprintf("the class names no card: %q is not vendor:device", j.expect.CardID)
-		c.Action = "correct the class"
+		c.Advice = "correct the class"
 		return c
 	}
 	wrong := func(slot, text string) {
@@ -161,7 +232,7 @@ func (j *judge) cardIdentity() Check {
 	}
 	c.Summary = fmt.Sprintf("%d of %s are %s, where recorded", right, plural(len(j.facts.PCI.Cards), "card"), j.id)
 	if c.Outcome == Fail {
-		c.Action = "a card was moved or exchanged: bring machine and record into line"
+		c.Advice = "a card was moved or exchanged: bring machine and record into line"
 	}
 	if len(j.facts.PCI.Cards) == 0 {
 		c.Outcome, c.Summary = Skip, "no card to look at"
@@ -184,31 +255,46 @@ func (j *judge) cardBus() Check {
 	}
 	good := 0
 	for _, p := range j.facts.PCI.Cards {
-		o, text := Pass, ""
-		switch {
-		case p.Answers.Known() && !p.Answers.Value:
-			o, text = Fail, "its configuration space reads all ones: it is gone from the bus"
-		case p.AERFatal.Known() && p.AERFatal.Value > 0:
-			o, text = Fail, fmt.Sprintf("%d fatal PCIe errors since boot", p.AERFatal.Value)
-		case p.Driver == "vfio-pci" || p.Driver == "pci-stub" || p.Driver == "nouveau":
-			o, text = Fail, "is in the hands of "+p.Driver
-		case p.Answers.Error != "":
-			o, text = Error, "configuration space: "+p.Answers.Error
-		}
-		if o == Pass {
+		f := j.onBus(p)
+		if f.outcome == Pass {
 			good++
 			continue
 		}
-		c.Outcome = Worse(c.Outcome, o)
-		c.Evidence = append(c.Evidence, p.Slot+": "+text)
-		j.blame(p.Slot, c.ID, o, text)
+		c.add(p.Slot, f)
+		j.blame(p.Slot, c.ID, f.outcome, f.text)
 	}
-	c.Summary = fmt.Sprintf("%d of %s are alive on the bus; link speed and width are recorded, not judged without load",
-		good, plural(len(j.facts.PCI.Cards), "card"))
-	if c.Outcome != Pass {
-		c.Action = Reboot.Action()
+	c.Summary = fmt.Sprintf("%d of %s are alive on the bus; link speed is recorded, not judged without load", good, plural(len(j.facts.PCI.Cards), "card"))
+	switch c.Action {
+	case ActPowerCycle:
+		c.Advice = Reboot.Advice()
+	case ActReboot:
+		c.Advice = "give the cards to the vendor's driver and restart the machine"
+	case ActReseat:
+		c.Advice = "reseat the card and check its riser, or set link_width in the profile of a host that gives fewer lanes"
 	}
 	return c
+}
+
+// correctedFlood is how many corrected PCIe errors in a quarter of an hour are too many: the kernel's own default for a link in trouble.
+const correctedFlood = 480
+
+func (j *judge) onBus(p PCICard) finding {
+	width := j.profile(p.Slot).LinkWidth
+	switch {
+	case p.Answers.Known() && !p.Answers.Value:
+		return failed(ActPowerCycle, "its configuration space reads all ones: it is gone from the bus")
+	case p.AERFatal.Known() && p.AERFatal.Value > 0:
+		return failed(ActPowerCycle, fmt.Sprintf("%d fatal PCIe errors since boot", p.AERFatal.Value))
+	case p.Driver == "vfio-pci" || p.Driver == "pci-stub" || p.Driver == "nouveau":
+		return failed(ActReboot, "is in the hands of "+p.Driver)
+	case p.Answers.Error != "":
+		return unread("configuration space: " + p.Answers.Error)
+	case p.AERCorrected.Known() && p.AERCorrected.Value > correctedFlood:
+		return warned(ActReseat, fmt.Sprintf("%d corrected PCIe errors since boot", p.AERCorrected.Value))
+	case p.LinkWidth.Known() && width.Judges() && p.LinkWidth.Value < width.Value:
+		return warned(ActReseat, fmt.Sprintf("%d lanes at rest, the card has %d; judged under load", p.LinkWidth.Value, width.Value))
+	}
+	return fine()
 }
 
 // cardDriver judges whether the driver is there and counts the same cards as the bus.
@@ -220,16 +306,19 @@ func (j *judge) cardDriver() Check {
 	switch {
 	case j.driver == nil:
 		c.Outcome, c.Summary = Skip, fmt.Sprintf("no reader for cards of vendor %q", j.vendor())
-		c.Action = "run the vendor's own tool and let a person decide"
+		c.Advice = "run the vendor's own tool and let a person decide"
 		return c
 	case j.driver.Fault != nil:
 		c.Outcome, c.Summary = faultOutcome(j.driver.Fault), "the driver does not answer"
+		if j.driver.Fault.Kind == FaultHang || j.driver.Fault.Kind == FaultCrash || j.driver.Fault.Kind == FaultRefused {
+			c.Action = ActReboot
+		}
 		if j.driver.Fault.Kind == FaultAbsent && j.expect.NoDriver {
 			c.Outcome, c.Required = Warn, false
 		}
 		if j.driver.Fault.Kind == FaultAbsent {
 			c.Summary = "no driver: its library is not installed"
-			c.Action = "choose an image that brings the driver for these cards"
+			c.Advice = "choose an image that brings the driver for these cards"
 		}
 		c.Evidence = []string{printable(j.driver.Fault.String())}
 		return c
@@ -242,7 +331,7 @@ func (j *judge) cardDriver() Check {
 	c.Summary = fmt.Sprintf("driver %s counts %s, expected %d", printable(j.driver.Version.String()), plural(n, "card"), j.expect.Count)
 	if n != j.expect.Count || n != len(j.facts.PCI.Cards) {
 		c.Outcome = Fail
-		c.Action = Reboot.Action()
+		c.Action, c.Advice = ActReboot, Reboot.Advice()
 	}
 	return c
 }
@@ -265,6 +354,9 @@ func (j *judge) cardAnswers() Check {
 	}
 	for _, k := range j.driver.Cards {
 		if k.Fault != nil {
+			if k.Fault.Kind == FaultLost {
+				c.Action = ActPowerCycle
+			}
 			note(k.Slot, faultOutcome(k.Fault), fmt.Sprintf("card %d: %s", k.Index, printable(k.Fault.String())))
 			continue
 		}
@@ -283,7 +375,7 @@ func (j *judge) cardAnswers() Check {
 		c.Outcome = Worse(c.Outcome, Fail)
 	}
 	if c.Outcome != Pass {
-		c.Action = Reboot.Action()
+		c.Action, c.Advice = Heavier(c.Action, ActReboot), Reboot.Advice()
 	}
 	return c
 }
@@ -338,8 +430,13 @@ func (j *judge) cards() []CardResult {
 }
 
 func plural(n int, noun string) string {
-	if n == 1 {
+	switch {
+	case n == 1:
 		return "1 " + noun
+	case strings.HasSuffix(noun, "s"):
+		return fmt.Sprintf("%d %ses", n, noun)
+	case strings.HasSuffix(noun, "ly"), strings.HasSuffix(noun, "ry"):
+		return fmt.Sprintf("%d %sies", n, strings.TrimSuffix(noun, "y"))
 	}
 	return fmt.Sprintf("%d %ss", n, noun)
 }

@@ -91,7 +91,8 @@ func TestJudge(t *testing.T) {
 		{"a card gone from the bus", func(f *Facts, _ *machine.Expect) { f.PCI.Cards[2].Answers.Value = false }, "card.bus", Fail, true, "0000:0c:00.0: its configuration space"},
 		{"a card with vfio", func(f *Facts, _ *machine.Expect) { f.PCI.Cards[2].Driver = "vfio-pci" }, "card.bus", Fail, true, "vfio-pci"},
 		{"fatal bus errors", func(f *Facts, _ *machine.Expect) { f.PCI.Cards[2].AERFatal.Value = 2 }, "card.bus", Fail, true, "2 fatal"},
-		{"idle link is not judged (H05)", func(f *Facts, _ *machine.Expect) { f.PCI.Cards[2].LinkWidth.Value = 8 }, "card.bus", Pass, false, "not judged without load"},
+		{"idle link is not judged (H05)", func(f *Facts, _ *machine.Expect) { f.PCI.Cards[2].LinkSpeed.Value = "2.5 GT/s PCIe" }, "card.bus", Pass, false, "not judged without load"},
+		{"fewer lanes at rest (H05)", func(f *Facts, _ *machine.Expect) { f.PCI.Cards[2].LinkWidth.Value = 8 }, "card.bus", Warn, false, "8 lanes at rest"},
 		{"no driver", func(f *Facts, _ *machine.Expect) {
 			f.Driver = []Driver{{Vendor: "10de", Fault: &Fault{Kind: FaultAbsent, Detail: "libnvidia-ml.so.1: cannot open"}}}
 		}, "card.driver", Fail, true, "no driver: its library is not installed"},
@@ -132,7 +133,7 @@ func TestJudge(t *testing.T) {
 		}, "card.recovery", Skip, false, "not supported by 8 cards"},
 		{"MIG left on", func(f *Facts, _ *machine.Expect) { f.Driver[0].Cards[3].MIG.Value = true }, "card.mode", Fail, true, "split into instances"},
 		{"compute mode left", func(f *Facts, _ *machine.Expect) { f.Driver[0].Cards[3].ComputeMode.Value = "prohibited" }, "card.mode", Fail, true, "prohibited"},
-		{"power capped", func(f *Facts, _ *machine.Expect) { f.Driver[0].Cards[3].PowerLimit.Value = 300 }, "card.power", Warn, false, "limited to 300 W"},
+		{"power capped", func(f *Facts, _ *machine.Expect) { f.Driver[0].Cards[3].PowerLimit.Value = 300 }, "card.power", Fail, true, "limited to 300 W"},
 		{"another firmware", func(f *Facts, _ *machine.Expect) { f.Driver[0].Cards[3].VBIOS.Value = "1" }, "card.uniform", Warn, false, "2 kinds"},
 		{"log unreadable", func(f *Facts, _ *machine.Expect) { f.Log = KernelLog{Error: "permission denied"} }, "log.kernel", Error, true, "permission denied"},
 		{"log empty", func(f *Facts, _ *machine.Expect) { f.Log = KernelLog{} }, "log.kernel", Error, true, "empty"},
@@ -158,13 +159,13 @@ func TestJudge(t *testing.T) {
 			if got.Outcome != c.outcome || r.Blocks() != c.blocks {
 				t.Errorf("%s is %s and the report blocks: %v (%s); want %s, %v", c.check, got.Outcome, r.Blocks(), r.Reason(), c.outcome, c.blocks)
 			}
-			if all := got.Summary + "\n" + strings.Join(got.Evidence, "\n") + "\n" + got.Action; !strings.Contains(all, c.says) {
+			if all := got.Summary + "\n" + strings.Join(got.Evidence, "\n") + "\n" + got.Advice; !strings.Contains(all, c.says) {
 				t.Errorf("%s does not say %q:\n%s", c.check, c.says, all)
 			}
 			if (r.Reason() == "") == r.Blocks() {
 				t.Errorf("blocks %v with reason %q", r.Blocks(), r.Reason())
 			}
-			if got.Outcome == Fail && got.Action == "" && c.check != "card.driver" {
+			if got.Outcome == Fail && got.Advice == "" && c.check != "card.driver" {
 				t.Errorf("%s fails without saying what to do", c.check)
 			}
 		})
@@ -267,6 +268,7 @@ func TestRTX5090WithoutECC(t *testing.T) {
 		f.PCI.Cards[i].Device, e.Accelerators[i].Device = "2b85", "2b85"
 		k := &f.Driver[0].Cards[i]
 		k.ID.Value, k.Memory.Value = "10de:2b85", int64(32607)<<20
+		k.PowerLimit.Value, k.PowerDefault.Value = 575, 575
 		k.ECC, k.ECCPending = Unsupported[bool]("nvml"), Unsupported[bool]("nvml")
 		k.Uncorrected, k.UncorrectedEver = Unsupported[int64]("nvml"), Unsupported[int64]("nvml")
 		k.RemapFailed, k.RemapPending = Unsupported[bool]("nvml"), Unsupported[bool]("nvml")
@@ -327,7 +329,7 @@ func TestReportRoundTrip(t *testing.T) {
 	if got, err = DecodeReport(lie); err != nil || got.Outcome != Fail {
 		t.Errorf("a lying report is %s, %v", got.Outcome, err)
 	}
-	for _, bad := range []string{``, `null`, `{}`, `[]`, `{"schema":"bareyard.validation/2"}`} {
+	for _, bad := range []string{``, `null`, `{}`, `[]`, `{"schema":"bareyard.validation/3"}`} {
 		if _, err := DecodeReport([]byte(bad)); err == nil {
 			t.Errorf("%q was taken for a report", bad)
 		}

@@ -18,6 +18,21 @@ const (
 	EventSXID EventKind = "sxid" // nvidia-nvswitch0: SXid (PCI:0000:00:00.0): 20034, Fatal, …
 	EventLost EventKind = "lost" // GPU … has fallen off the bus, without a code
 	EventInit EventKind = "init" // RmInitAdapter failed: the driver could not start a card
+	EventPPU  EventKind = "ppu"  // T-Head's XIDs, which are not NVIDIA's
+	EventHost EventKind = "host" // machine check, memory controller, PCIe root, NVMe: Code is a HostFault
+)
+
+// Codes of an EventHost.
+const (
+	HostCheck       = iota + 1 // machine check, corrected
+	HostCheckFatal             // machine check, uncorrected
+	HostMemory                 // memory controller: corrected errors
+	HostMemoryFatal            // uncorrected
+	HostBus                    // PCIe: uncorrected, not fatal
+	HostBusFatal               // uncorrected, fatal
+	HostDrive                  // NVMe: a command timed out
+	HostDriveFatal             // NVMe controller down, or a medium error
+	HostDriverUECC             // T-Head's driver: uncorrected memory error of a card
 )
 
 // Event is what the kernel said about a card; the same thing said again only counts.
@@ -56,6 +71,57 @@ var (
 	dmesgAt  = regexp.MustCompile(`^(?:<\d+>)?\[\s*(\d+\.\d+)\]\s?(.*)$`)
 )
 
+var (
+	ppuLine    = regexp.MustCompile(`(?i)\balixpu\b.*?\bxid\b[^0-9]{0,20}(\d{1,9})\b`)
+	ppuECCLine = regexp.MustCompile(`(?i)\balixpu\b.*\buncorrected ECC error detected\b`)
+	checkLine  = regexp.MustCompile(`\[Hardware Error\]`)
+	checkFatal = regexp.MustCompile(`(?i)\bseverity: (?:fatal|recoverable)\b|\bUncorrected\b|\buncorrectable\b|\bUC\|`)
+	oldErrors  = regexp.MustCompile(`BERT: .*previous boot`)
+	edacLine   = regexp.MustCompile(`\bEDAC (?:[a-z0-9_-]+ )?MC\d+: \d+ (UE|CE)\b`)
+	aerLine    = regexp.MustCompile(`\bAER: .*\bUncorrect(?:ed|able) \((Fatal|Non-Fatal)\)`)
+	nvmeLine   = regexp.MustCompile(`\bnvme nvme\d+: .*\b(timeout|timed out)\b`)
+	nvmeDown   = regexp.MustCompile(`\bnvme nvme\d+: .*\b(controller is down|Device not ready|Removing after probe failure|Disabling device after reset failure)\b|\bcritical medium error, dev\b`)
+)
+
+// hostFault tells the lines about the machine around the cards; 0 for a line that is none.
+func (p *logParser) hostFault(text string) int {
+	switch {
+	case oldErrors.MatchString(text): // what follows happened before this boot: firmware kept it
+		p.old = true
+		return 0
+	case checkLine.MatchString(text):
+		switch {
+		case p.old:
+			return 0
+		case checkFatal.MatchString(text):
+			return HostCheckFatal
+		}
+		return HostCheck
+	}
+	p.old = false
+	if m := edacLine.FindStringSubmatch(text); m != nil {
+		if m[1] == "UE" {
+			return HostMemoryFatal
+		}
+		return HostMemory
+	}
+	if m := aerLine.FindStringSubmatch(text); m != nil {
+		if m[1] == "Fatal" {
+			return HostBusFatal
+		}
+		return HostBus
+	}
+	switch {
+	case nvmeDown.MatchString(text):
+		return HostDriveFatal
+	case nvmeLine.MatchString(text):
+		return HostDrive
+	case ppuECCLine.MatchString(text):
+		return HostDriverUECC
+	}
+	return 0
+}
+
 // ParseKernelLog reads kernel messages in the form of /dev/kmsg ("6,1234,5678901,-;text") or of dmesg ("[ 5.678901] text").
 //
 // Only this boot counts: a captured log may hold several, and each begins with the kernel's own "Linux version". Only the kernel counts: records
@@ -88,10 +154,35 @@ type eventKey struct {
 	mark string
 }
 
+func (e Event) key() eventKey {
+	k := eventKey{e.Kind, e.Code, e.Slot, ""}
+	switch {
+	case e.Kind == EventXID && e.Code == 154:
+		k.mark = recoveryAsked(e.Text)
+	case e.Kind == EventSXID:
+		k.mark = sxidSeverity(e.Text)
+	}
+	return k
+}
+
+// Name returns what the event is called: "XID 79".
+func (e Event) Name() string {
+	switch e.Kind {
+	case EventXID:
+		return fmt.Sprintf("XID %d", e.Code)
+	case EventSXID:
+		return fmt.Sprintf("SXID %d", e.Code)
+	case EventPPU:
+		return fmt.Sprintf("PPU XID %d", e.Code)
+	}
+	return "kernel log"
+}
+
 type logParser struct {
 	log  KernelLog
 	seen map[eventKey]int // index in log.Events
 	seq  int64            // next sequence number that should come, 0 before the first record
+	old  bool             // the lines are about a boot before this one
 }
 
 func (p *logParser) line(line string) {
@@ -150,6 +241,11 @@ func (p *logParser) event(text string, at float64) {
 		e.Kind = EventLost
 	} else if initLine.MatchString(text) {
 		e.Kind = EventInit
+	} else if m := ppuLine.FindStringSubmatch(text); m != nil {
+		e.Kind = EventPPU
+		e.Code, _ = strconv.Atoi(m[1])
+	} else if fault := p.hostFault(text); fault != 0 {
+		e.Kind, e.Code = EventHost, fault
 	} else {
 		return
 	}
@@ -158,13 +254,7 @@ func (p *logParser) event(text string, at float64) {
 			e.Slot = Slot(m[1])
 		}
 	}
-	k := eventKey{e.Kind, e.Code, e.Slot, ""}
-	switch {
-	case e.Kind == EventXID && e.Code == 154:
-		k.mark = recoveryAsked(text)
-	case e.Kind == EventSXID:
-		k.mark = sxidSeverity(text)
-	}
+	k := e.key()
 	if i, ok := p.seen[k]; ok {
 		p.log.Events[i].Count++
 		p.log.Events[i].Last = at

@@ -78,6 +78,7 @@ func TestReadPCI(t *testing.T) {
 		Answers: Measured(true, "", "sysfs"), LinkSpeed: Measured("2.5 GT/s PCIe", "", "sysfs"), LinkWidth: Measured(int64(16), "", "sysfs"),
 		MaxSpeed: Measured("32.0 GT/s PCIe", "", "sysfs"), MaxWidth: Measured(int64(16), "", "sysfs"),
 		NUMA: Measured(int64(1), "", "sysfs"), AERFatal: Measured(int64(1), "", "sysfs"),
+		AERCorrected: Unsupported[int64]("sysfs"), PortSpeed: Unsupported[string]("sysfs"), PortWidth: Unsupported[int64]("sysfs"),
 	}
 	if !reflect.DeepEqual(bus.Cards[0], want) {
 		t.Errorf("got  %+v\nwant %+v", bus.Cards[0], want)

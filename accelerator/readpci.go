@@ -35,6 +35,9 @@ func ReadPCI(r Roots) Bus {
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
 		vendor, device, class := hexFile(path, "vendor"), hexFile(path, "device"), hexFile(path, "class")
+		if vendor == nvidiaVendor && strings.HasPrefix(class, "0680") { // an NVSwitch is a bridge of its own kind
+			bus.Switches = append(bus.Switches, e.Name())
+		}
 		if !IsAccelerator(vendor, class) {
 			continue
 		}
@@ -51,7 +54,11 @@ func ReadPCI(r Roots) Bus {
 			MaxSpeed:  readValue(filepath.Join(path, "max_link_speed"), "", "sysfs", linkSpeed),
 			MaxWidth:  readValue(filepath.Join(path, "max_link_width"), "", "sysfs", linkWidth),
 			NUMA:      readValue(filepath.Join(path, "numa_node"), "", "sysfs", integer),
-			AERFatal:  readValue(filepath.Join(path, "aer_dev_fatal"), "", "sysfs", aerTotal),
+			AERFatal:  readValue(filepath.Join(path, "aer_dev_fatal"), "", "sysfs", aerTotal("TOTAL_ERR_FATAL")),
+
+			AERCorrected: readValue(filepath.Join(path, "aer_dev_correctable"), "", "sysfs", aerTotal("TOTAL_ERR_COR")),
+			PortSpeed:    readValue(filepath.Join(port(path), "current_link_speed"), "", "sysfs", linkSpeed),
+			PortWidth:    readValue(filepath.Join(port(path), "current_link_width"), "", "sysfs", linkWidth),
 		})
 	}
 	return bus
@@ -113,11 +120,60 @@ func integer(s string) (int64, error) {
 	return n, nil
 }
 
-func aerTotal(s string) (int64, error) {
-	for line := range strings.Lines(s) {
-		if n, ok := strings.CutPrefix(strings.TrimSpace(line), "TOTAL_ERR_FATAL "); ok {
-			return integer(n)
+// aerTotal reads the sum at the end of a file of PCIe error counters.
+func aerTotal(name string) func(string) (int64, error) {
+	return func(s string) (int64, error) {
+		for line := range strings.Lines(s) {
+			if n, ok := strings.CutPrefix(strings.TrimSpace(line), name+" "); ok {
+				return integer(n)
+			}
+		}
+		return 0, fmt.Errorf("no %s", name)
+	}
+}
+
+// port returns the folder of the port that a device is plugged into: in sysfs a device lies in the folder of the bridge above it. Beside it lies
+// nothing, for a device of the root complex itself.
+func port(path string) string {
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return filepath.Join(path, "port")
+	}
+	return filepath.Dir(real)
+}
+
+// PCIeLink is one look at a card's link from both ends.
+type PCIeLink struct {
+	Gen, Width, PortGen, PortWidth Reading
+}
+
+// ReadLink reads a card's link as it is now; under load it is what counts.
+func ReadLink(r Roots, slot string) PCIeLink {
+	path := filepath.Join(r.sys(), "bus/pci/devices", slot)
+	one := func(dir, name string, parse func(string) (float64, error)) Reading {
+		s, err := text(filepath.Join(dir, name))
+		if err != nil {
+			return Missing()
+		}
+		v, err := parse(s)
+		if err != nil {
+			return Missing()
+		}
+		return Reading(v)
+	}
+	width := func(s string) (float64, error) { n, err := linkWidth(s); return float64(n), err }
+	return PCIeLink{
+		Gen: one(path, "current_link_speed", generation), Width: one(path, "current_link_width", width),
+		PortGen: one(port(path), "current_link_speed", generation), PortWidth: one(port(path), "current_link_width", width),
+	}
+}
+
+// generation reads the PCIe generation from a speed as sysfs writes it.
+func generation(s string) (float64, error) {
+	for i, speed := range []string{"2.5", "5", "8", "16", "32", "64", "128"} {
+		if number, _, ok := strings.Cut(s, " GT/s"); ok && strings.TrimSuffix(number, ".0") == speed {
+			return float64(i + 1), nil
 		}
 	}
-	return 0, fmt.Errorf("no TOTAL_ERR_FATAL")
+	return 0, fmt.Errorf("link speed %q", printable(s))
 }

@@ -2,13 +2,16 @@
 package accelerator
 
 import (
-	"encoding/json"
 	"fmt"
 	"time"
 )
 
-// Schema names the form of a Report. A change that an older reader would misread gets a new number.
-const Schema = "bareyard.validation/1"
+// Schema names the form of a Report. A change that an older reader would misread gets a new number. 2: a check's action is one of Action, what
+// was its action became advice; plan, loads, series, diagnoses and the BMC came in.
+const Schema = "bareyard.validation/2"
+
+// schemaOne is the form of before.
+const schemaOne = "bareyard.validation/1"
 
 // Outcome is the result of a check.
 type Outcome string
@@ -52,7 +55,8 @@ type Check struct {
 	Required bool     `json:"required"` // a skip or an error blocks hand-over; a fail always does
 	Summary  string   `json:"summary"`
 	Evidence []string `json:"evidence,omitempty"` // one line each: which card, disk or log line
-	Action   string   `json:"action,omitempty"`   // what to do about it
+	Action   Action   `json:"action"`             // what to do to the hardware
+	Advice   string   `json:"advice,omitempty"`   // what to do about it, in words
 }
 
 // Blocks reports whether this check keeps the machine from being handed over.
@@ -81,10 +85,27 @@ type Report struct {
 	Taken   time.Time    `json:"taken"`
 	Outcome Outcome      `json:"outcome"`
 	Rules   string       `json:"rules"` // version of the fault tables that judged
+	Plan    Plan         `json:"plan,omitempty"`
+	Stages  []Stage      `json:"stages,omitempty"`  // of an acceptance, as far as it went
+	Seconds float64      `json:"seconds,omitempty"` // of load
 	Checks  []Check      `json:"checks"`
 	Cards   []CardResult `json:"cards"`
 	Drivers []DriverNote `json:"drivers"`
 	Host    Host         `json:"host"`
+
+	Profiles  []ProfileNote `json:"profiles,omitempty"`
+	Loads     []Load        `json:"loads,omitempty"`
+	Series    []Series      `json:"series,omitempty"`
+	Diagnoses []Diagnosis   `json:"diagnoses,omitempty"`
+	BMC       *BMC          `json:"bmc,omitempty"`
+	Changes   []Change      `json:"changes,omitempty"` // against the report at hand-over, of a machine that came back
+}
+
+// ProfileNote names a profile that judged.
+type ProfileNote struct {
+	Name     string `json:"name"`
+	Revision int64  `json:"revision"`
+	File     string `json:"file"`
 }
 
 // DriverNote is a driver in a report.
@@ -144,18 +165,4 @@ func overall(checks []Check) Outcome {
 		worst = Worse(worst, o)
 	}
 	return worst
-}
-
-// DecodeReport reads a report that came over the wire. It refuses another schema and works the outcome out again from the checks, so that a
-// report cannot claim to be better than what it holds.
-func DecodeReport(data []byte) (Report, error) {
-	var r Report
-	if err := json.Unmarshal(data, &r); err != nil {
-		return Report{}, fmt.Errorf("decode validation report: %w", err)
-	}
-	if r.Schema != Schema {
-		return Report{}, fmt.Errorf("decode validation report: schema %q, want %q", r.Schema, Schema)
-	}
-	r.Outcome = overall(r.Checks)
-	return r, nil
 }

@@ -15,7 +15,14 @@ func (r Report) WriteText(w io.Writer) error {
 	if r.Blocks() {
 		verdict = "must not be handed over"
 	}
-	t.printf("validation: %s, %s\ntaken %s, rules %s\n\n", r.Outcome, verdict, r.Taken.UTC().Format(time.RFC3339), r.Rules)
+	t.printf("validation: %s, %s\ntaken %s, rules %s\n", r.Outcome, verdict, r.Taken.UTC().Format(time.RFC3339), r.Rules)
+	if r.Plan != PlanRead {
+		t.printf("plan %s, %.0f s under load\n", r.Plan, r.Seconds)
+	}
+	for _, p := range r.Profiles {
+		t.printf("profile %s, revision %d (%s)\n", printable(p.Name), p.Revision, printable(p.File))
+	}
+	t.printf("\n")
 
 	tw := tabwriter.NewWriter(t, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "CHECK\tOUTCOME\tREQUIRED\tSUMMARY")
@@ -29,14 +36,19 @@ func (r Report) WriteText(w io.Writer) error {
 	tw.Flush()
 
 	for _, c := range r.Checks {
-		if c.Outcome == Pass {
+		if c.Outcome == Pass || c.Outcome == Skip && !c.Required && len(c.Evidence) == 0 && c.Advice == "" {
 			continue
 		}
 		t.printf("\n%s: %s\n", c.ID, printable(c.Summary))
 		for _, line := range c.Evidence {
 			t.printf("  %s\n", printable(line))
 		}
-		if c.Action != "" {
+		switch {
+		case c.Advice != "" && c.Action != "" && c.Action != ActNone:
+			t.printf("  do: %s: %s\n", c.Action, printable(c.Advice))
+		case c.Advice != "":
+			t.printf("  do: %s\n", printable(c.Advice))
+		case c.Action != "" && c.Action != ActNone:
 			t.printf("  do: %s\n", c.Action)
 		}
 	}

@@ -22,7 +22,7 @@ const (
 //
 // Sources: NVIDIA "XID errors" catalogue; where lists disagree (k8s-device-plugin#1340, #1974, #945, #259, gpu-operator#1065) the
 // stricter reading, because a machine is judged before it is sold: what a running fleet may let pass, a hand-over need not.
-const RulesVersion = "2026-11"
+const RulesVersion = "2026-12"
 
 // XID is one row of the fault table.
 type XID struct {
@@ -41,7 +41,7 @@ func xids() []XID {
 		{43, Ignore, Warn, "a program's channel stopped"},
 		{45, Ignore, Warn, "preemptive clean-up after a program ended"},
 		{48, Reset, Fail, "double-bit memory error"},
-		{54, Isolate, Fail, "auxiliary power is not connected"},
+		{54, Isolate, Fail, textUnplugged},
 		{61, Reset, Fail, "internal micro-controller breakpoint"},
 		{62, Reset, Fail, "internal micro-controller halt"},
 		{63, Reset, Warn, "a memory row was remapped and waits for a reset"},
@@ -49,7 +49,7 @@ func xids() []XID {
 		{68, Unknown, Error, "video decoder exception, by a program or by the card"},
 		{69, Ignore, Warn, "graphics engine class error, by a program"},
 		{74, Isolate, Fail, "NVLink error"},
-		{79, Reboot, Fail, "the card has fallen off the bus"},
+		{79, Reboot, Fail, textLost},
 		{92, Unknown, Warn, "high rate of corrected memory errors"},
 		{94, Reset, Fail, "contained memory error"},
 		{95, Reset, Fail, "uncontained memory error"},
@@ -82,7 +82,11 @@ const xidFailsAgain = 2
 // Rules are what an operator may change about the judgement. The zero value is the built-in judgement.
 type Rules struct {
 	XIDs     map[int]Class // the operator's own class for an XID, instead of the table's
-	Profiles []Profile     // of cards that the built-in list does not know, or knows otherwise
+	Profiles []Profile     // of an operator's folder: cards that the built-in ones do not know, or know otherwise
+
+	// Severity is the outcome that an operator gives to a check that warns or fails, e.g. Warn for card.persistence. Pass is not taken: what was
+	// found stays to be seen.
+	Severity map[string]Outcome
 }
 
 // Verdict is the judgement of one event.
@@ -91,6 +95,22 @@ type Verdict struct {
 	Outcome Outcome
 	Text    string
 }
+
+// Action is what the verdict asks for: what its class does, but power for a card that left the bus and a look at the cable of one without.
+func (v Verdict) Action() Action {
+	switch v.Text {
+	case textLost:
+		return ActPowerCycle
+	case textUnplugged:
+		return ActReseat
+	}
+	return v.Class.Action()
+}
+
+const (
+	textLost      = "the card has fallen off the bus"
+	textUnplugged = "auxiliary power is not connected"
+)
 
 // Event judges one event of the kernel log.
 func (r Rules) Event(e Event) Verdict {
@@ -106,9 +126,13 @@ func (r Rules) Event(e Event) Verdict {
 		}
 		return Verdict{Unknown, Error, "NVSwitch fault of unknown severity"}
 	case EventLost:
-		return Verdict{Reboot, Fail, "the card has fallen off the bus"}
+		return Verdict{Reboot, Fail, textLost}
 	case EventInit:
 		return Verdict{Reset, Fail, "the driver could not start the card"}
+	case EventPPU:
+		return r.ppuXID(e)
+	case EventHost:
+		return hostVerdict(e.Code)
 	}
 	return Verdict{Unknown, Error, "unknown kind of event"}
 }
@@ -121,7 +145,7 @@ func (r Rules) xid(e Event) Verdict {
 		}
 	}
 	if lostLine.MatchString(e.Text) {
-		v = Verdict{Reboot, Fail, "the card has fallen off the bus"}
+		v = Verdict{Reboot, Fail, textLost}
 	}
 	switch {
 	case e.Code == 154 && recoveryAsked(e.Text) == "none":
@@ -149,8 +173,21 @@ func classOutcome(c Class) Outcome {
 	return Error
 }
 
-// Action says in words what a class asks for.
-func (c Class) Action() string {
+// Action is what a class asks for.
+func (c Class) Action() Action {
+	switch c {
+	case Reset:
+		return ActReset
+	case Reboot:
+		return ActReboot
+	case Isolate:
+		return ActReplace
+	}
+	return ActNone
+}
+
+// Advice says in words what a class asks for.
+func (c Class) Advice() string {
 	switch c {
 	case Ignore:
 		return "nothing: recorded"
@@ -198,4 +235,49 @@ func sxidSeverity(line string) string {
 		return "fatal"
 	}
 	return ""
+}
+
+// ppuXID judges an XID of T-Head's driver. Its numbers are its own: NVIDIA's table says nothing about them. Source: the driver guide's repair table.
+func (r Rules) ppuXID(e Event) Verdict {
+	for _, row := range []struct {
+		codes []int
+		v     Verdict
+	}{
+		{[]int{16257}, Verdict{Reboot, Fail, textLost}},
+		{[]int{384, 2699, 8576, 16256}, Verdict{Reset, Fail, "the card asks for a reset"}},
+		{[]int{4480, 4481, 4224, 4225, 4226, 4227, 2711, 2702, 2703}, Verdict{Reboot, Fail, "the card asks for a restart of the machine"}},
+		{[]int{642, 1154, 1665, 1922, 2706, 2700, 2696, 4997, 5005}, Verdict{Reset, Fail, "uncorrected memory error"}},
+	} {
+		for _, code := range row.codes {
+			if code == e.Code {
+				return row.v
+			}
+		}
+	}
+	return Verdict{Unknown, Error, fmt.Sprintf("PPU XID %d is not in the fault table", e.Code)}
+}
+
+// hostVerdict judges what the kernel says about the machine around the cards. What was corrected is a warning: every large machine has some.
+func hostVerdict(code int) Verdict {
+	switch code {
+	case HostCheck:
+		return Verdict{Ignore, Warn, "machine check, corrected"}
+	case HostCheckFatal:
+		return Verdict{Isolate, Fail, "machine check, not corrected"}
+	case HostMemory:
+		return Verdict{Ignore, Warn, "memory errors, corrected"}
+	case HostMemoryFatal:
+		return Verdict{Isolate, Fail, "memory error, not corrected"}
+	case HostBus:
+		return Verdict{Reset, Warn, "PCIe error, not corrected and not fatal"}
+	case HostBusFatal:
+		return Verdict{Isolate, Fail, "fatal PCIe error"}
+	case HostDrive:
+		return Verdict{Ignore, Warn, "a disk answered late"}
+	case HostDriveFatal:
+		return Verdict{Isolate, Fail, "a disk is gone or cannot be read"}
+	case HostDriverUECC:
+		return Verdict{Reset, Fail, "uncorrected memory error of a card"}
+	}
+	return Verdict{Unknown, Error, "unknown kind of event"}
 }
