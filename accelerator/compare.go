@@ -182,11 +182,12 @@ func compareHosts(b, a Host, say sayChange) {
 func JudgeReturn(f Facts, expect machine.Expect, rules Rules, handover Report) Report {
 	f.Plan = PlanReturn
 	r := Judge(f, expect, rules)
-	r.Changes = Compare(handover, r)
 	c := Check{ID: "return.compare", Required: true, Outcome: Pass, Action: ActNone, Summary: "nothing changed since hand-over"}
 	if len(handover.Checks) == 0 {
 		c.Outcome, c.Summary = Error, "there is no report of the hand-over to compare with"
 		c.Advice = "a person must tell damage from what was there before"
+	} else {
+		r.Changes = Compare(handover, r)
 	}
 	for _, ch := range r.Changes {
 		o := finding{Warn, ActNone, ""}

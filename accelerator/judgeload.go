@@ -68,7 +68,7 @@ func (j *judge) loaded(id, test, good string) Check {
 
 // vendorLoad stands for a load test of our own on cards that have none: what the vendor's stress tool found, or that it was not run.
 func (j *judge) vendorLoad(c Check) Check {
-	c.Required = j.strict()
+	c.Required = j.strict() && j.vendor() == "19e5" // T-Head has no stress tool that is known here: nobody could ever accept such a card
 	for _, d := range j.facts.Diagnoses {
 		if d.Fault == nil && d.Tool == "ascend-dmi" && j.vendor() == "19e5" && len(d.Tests) > 0 {
 			c.Outcome = Pass

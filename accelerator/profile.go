@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // ProfileSchema names the form of a file of profiles.
@@ -101,14 +102,17 @@ type Limit struct {
 //go:embed profiles/*.yaml
 var builtin embed.FS
 
-// BuiltinProfiles returns the profiles that are part of the program.
-func BuiltinProfiles() []Profile {
+// builtinProfiles reads them once: parsing takes longer than a whole judgement.
+var builtinProfiles = sync.OnceValue(func() []Profile {
 	out, err := readProfiles(builtin, "profiles", "builtin/")
 	if err != nil {
 		panic("accelerator: " + err.Error()) // a test reads them all
 	}
 	return out
-}
+})
+
+// BuiltinProfiles returns the profiles that are part of the program.
+func BuiltinProfiles() []Profile { return slices.Clone(builtinProfiles()) }
 
 // ReadProfiles reads the profiles of an operator's folder: every file NAME.yaml in it. A file with a mistake is an error that names file, line
 // and field; nothing of the folder is used then, as a profile that is silently missing would judge by another.
