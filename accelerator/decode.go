@@ -166,7 +166,10 @@ func uniqueValue(dec *json.Decoder, depth int) error {
 		}
 		_, err = dec.Token()
 	case json.Delim('['):
-		for dec.More() {
+		for n := 0; dec.More(); n++ {
+			if n >= maxItems { // before the rest is read
+				return fmt.Errorf("a list of more than %d items", maxItems)
+			}
 			if err := uniqueValue(dec, depth+1); err != nil {
 				return err
 			}

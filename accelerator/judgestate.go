@@ -340,6 +340,8 @@ func (j *judge) links(k Card) finding {
 		}
 	}
 	switch {
+	case active == 0 && !p.Links.Judges(): // a PCIe card without a bridge on top
+		return without("none of its links is connected")
 	case len(down) > 0:
 		return failed(ActReset, "links down: "+strings.Join(down, " "))
 	case p.Links.Judges() && active < p.Links.Value:

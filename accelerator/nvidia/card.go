@@ -47,10 +47,13 @@ func (p *prober) card(index int) {
 	c.Serial = ask(p, "", d.GetSerial, same[string], "nvmlDeviceGetSerial")
 	c.UUID = ask(p, "", d.GetUUID, same[string], "nvmlDeviceGetUUID")
 	c.VBIOS = ask(p, "", d.GetVbiosVersion, same[string], "nvmlDeviceGetVbiosVersion")
+	c.Board = ask(p, "", d.GetBoardPartNumber, same[string], "nvmlDeviceGetBoardPartNumber")
+	c.Firmware = ask(p, "", d.GetGspFirmwareVersion, same[string], "nvmlDeviceGetGspFirmwareVersion")
 	c.Memory = ask(p, "bytes", d.GetMemoryInfo, func(m nvml.Memory) int64 { return int64(m.Total) }, "nvmlDeviceGetMemoryInfo")
 	p.health(d, c)
 	p.setting(d, c)
 	p.link(d, c)
+	p.links(d, c)
 	c.Fault = p.msg.Fault
 }
 
@@ -60,20 +63,79 @@ func (p *prober) health(d nvml.Device, c *accelerator.Card) {
 	ret := p.call(func() (ret nvml.Return) { now, next, ret = d.GetEccMode(); return ret }, "nvmlDeviceGetEccMode")
 	c.ECC, c.ECCPending = value(ret, now == nvml.FEATURE_ENABLED, ""), value(ret, next == nvml.FEATURE_ENABLED, "")
 
-	errors := func(counter nvml.EccCounterType) accelerator.Value[int64] {
-		return ask(p, "", func() (uint64, nvml.Return) {
-			return d.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, counter)
-		}, number[uint64], "nvmlDeviceGetTotalEccErrors")
+	errors := func(kind nvml.MemoryErrorType, counter nvml.EccCounterType) accelerator.Value[int64] {
+		return ask(p, "", func() (uint64, nvml.Return) { return d.GetTotalEccErrors(kind, counter) }, number[uint64], "nvmlDeviceGetTotalEccErrors")
 	}
-	c.Uncorrected, c.UncorrectedEver = errors(nvml.VOLATILE_ECC), errors(nvml.AGGREGATE_ECC)
+	c.Uncorrected, c.UncorrectedEver = errors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC), errors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.AGGREGATE_ECC)
+	c.Corrected = errors(nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.VOLATILE_ECC)
 
 	var rows int
 	var pending, failed bool
 	ret = p.call(func() (ret nvml.Return) { _, rows, pending, failed, ret = d.GetRemappedRows(); return ret }, "nvmlDeviceGetRemappedRows")
 	c.RemappedRows, c.RemapPending, c.RemapFailed = value(ret, int64(rows), ""), value(ret, pending, ""), value(ret, failed, "")
 
+	c.Banks = ask(p, "", d.GetRowRemapperHistogram, func(h nvml.RowRemapperHistogramValues) int64 { return int64(h.None) }, "nvmlDeviceGetRowRemapperHistogram")
+	c.InfoROM = p.inforom(d)
 	c.Recovery = p.recovery(d)
+	c.Slowdown = ask(p, "°C", func() (uint32, nvml.Return) { return d.GetTemperatureThreshold(nvml.TEMPERATURE_THRESHOLD_SLOWDOWN) }, number[uint32], "nvmlDeviceGetTemperatureThreshold")
 	c.Temperature = ask(p, "°C", func() (uint32, nvml.Return) { return d.GetTemperature(nvml.TEMPERATURE_GPU) }, number[uint32], "nvmlDeviceGetTemperature")
+}
+
+// inforom has the card check the store of its own identity. GeForce cards have none.
+func (p *prober) inforom(d nvml.Device) accelerator.Value[bool] {
+	switch ret := p.call(d.ValidateInforom, "nvmlDeviceValidateInforom"); ret {
+	case nvml.SUCCESS:
+		return accelerator.Measured(true, "", source)
+	case nvml.ERROR_CORRUPTED_INFOROM:
+		return accelerator.Measured(false, "", source)
+	default:
+		return value(ret, false, "")
+	}
+}
+
+// links asks for each NVLink until there is none left, and for the fabric behind them.
+func (p *prober) links(d nvml.Device, c *accelerator.Card) {
+	for i := range nvml.NVLINK_MAX_LINKS {
+		var state nvml.EnableState
+		ret := p.call(func() (ret nvml.Return) { state, ret = d.GetNvLinkState(i); return ret }, "nvmlDeviceGetNvLinkState")
+		if ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_INVALID_ARGUMENT || ret == nvml.ERROR_FUNCTION_NOT_FOUND || p.msg.Fault != nil {
+			break
+		}
+		l := accelerator.Link{Index: i, Active: value(ret, state == nvml.FEATURE_ENABLED, ""), Errors: accelerator.Unsupported[int64](source)}
+		sum, known := uint64(0), false
+		for _, counter := range []nvml.NvLinkErrorCounter{nvml.NVLINK_ERROR_DL_REPLAY, nvml.NVLINK_ERROR_DL_RECOVERY, nvml.NVLINK_ERROR_DL_CRC_DATA} {
+			var n uint64
+			if ret := p.call(func() (ret nvml.Return) { n, ret = d.GetNvLinkErrorCounter(i, counter); return ret }, "nvmlDeviceGetNvLinkErrorCounter"); ret == nvml.SUCCESS {
+				sum, known = sum+n, true
+			}
+		}
+		if known {
+			l.Errors = accelerator.Measured(int64(sum), "", source)
+		}
+		c.Links = append(c.Links, l)
+	}
+	c.Fabric = ask(p, "", d.GetGpuFabricInfo, fabricState, "nvmlDeviceGetGpuFabricInfo")
+	if c.Fabric.Value == "not supported" {
+		c.Fabric = accelerator.Unsupported[string](source)
+	}
+}
+
+// fabricState puts the state in words; a fabric that completed has a return code of its own inside.
+func fabricState(f nvml.GpuFabricInfo) string {
+	switch f.State {
+	case nvml.GPU_FABRIC_STATE_NOT_SUPPORTED:
+		return "not supported"
+	case nvml.GPU_FABRIC_STATE_NOT_STARTED:
+		return "not started"
+	case nvml.GPU_FABRIC_STATE_IN_PROGRESS:
+		return "in progress"
+	case nvml.GPU_FABRIC_STATE_COMPLETED:
+		if ret := nvml.Return(f.Status); ret != nvml.SUCCESS {
+			return "completed with an error: " + reason(ret)
+		}
+		return "completed"
+	}
+	return fmt.Sprintf("state %d", f.State)
 }
 
 // recovery asks what the driver wants done to the card. It is a field value, which has a return code of its own inside the answer.
@@ -106,6 +168,9 @@ func (p *prober) setting(d nvml.Device, c *accelerator.Card) {
 	ret := p.call(func() (ret nvml.Return) { mig, _, ret = d.GetMigMode(); return ret }, "nvmlDeviceGetMigMode")
 	c.MIG = value(ret, mig == nvml.DEVICE_MIG_ENABLE, "")
 	c.ComputeMode = ask(p, "", d.GetComputeMode, computeMode, "nvmlDeviceGetComputeMode")
+	c.Persistence = ask(p, "", d.GetPersistenceMode, func(s nvml.EnableState) bool { return s == nvml.FEATURE_ENABLED }, "nvmlDeviceGetPersistenceMode")
+	c.Processes = ask(p, "", d.GetComputeRunningProcesses, func(list []nvml.ProcessInfo) int64 { return int64(len(list)) },
+		"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2", "nvmlDeviceGetComputeRunningProcesses")
 	watt := func(mw uint32) int64 { return int64(mw) / 1000 }
 	c.Power = ask(p, "W", d.GetPowerUsage, watt, "nvmlDeviceGetPowerUsage")
 	c.PowerLimit = ask(p, "W", d.GetEnforcedPowerLimit, watt, "nvmlDeviceGetEnforcedPowerLimit")
@@ -132,6 +197,7 @@ func (p *prober) link(d nvml.Device, c *accelerator.Card) {
 	width := func(v accelerator.Value[int64]) accelerator.Value[int64] {
 		return within(v, "width", func(n int64) bool { return n >= 1 && n <= 32 && n&(n-1) == 0 })
 	}
+	c.Replays = ask(p, "", d.GetPcieReplayCounter, number[int], "nvmlDeviceGetPcieReplayCounter")
 	c.LinkGen = gen(ask(p, "", d.GetCurrPcieLinkGeneration, number[int], "nvmlDeviceGetCurrPcieLinkGeneration"))
 	c.LinkWidth = width(ask(p, "", d.GetCurrPcieLinkWidth, number[int], "nvmlDeviceGetCurrPcieLinkWidth"))
 	c.MaxGen = gen(ask(p, "", d.GetMaxPcieLinkGeneration, number[int], "nvmlDeviceGetMaxPcieLinkGeneration"))

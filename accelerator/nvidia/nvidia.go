@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/bareyard/bareyard/accelerator"
+	"github.com/bareyard/bareyard/accelerator/child"
 )
 
 // Vendor is NVIDIA's PCI vendor.
@@ -87,9 +88,18 @@ func place(cards []accelerator.Card, bus accelerator.Bus) {
 	}
 }
 
-func (r Reader) self() (string, error) {
-	if r.Self != "" {
-		return r.Self, nil
+// ask runs one probe in a child. The message holds what the child had found out when it ended, however it ended.
+func (r Reader) ask(ctx context.Context, on func(message), question ...string) (message, *accelerator.Fault) {
+	self := r.Self
+	if self == "" {
+		var err error
+		if self, err = os.Executable(); err != nil {
+			return message{}, &accelerator.Fault{Kind: accelerator.FaultProbe, Detail: err.Error()}
+		}
 	}
-	return os.Executable()
+	return child.Ask(ctx, child.Command{Path: self, Args: append([]string{ProbeArg, cmp.Or(r.Library, Library)}, question...), Deadline: r.Deadline}, on)
+}
+
+func (r Reader) probe(ctx context.Context, question ...string) (message, *accelerator.Fault) {
+	return r.ask(ctx, nil, question...)
 }

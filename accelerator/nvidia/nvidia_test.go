@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/bareyard/bareyard/accelerator"
 	"github.com/bareyard/bareyard/machine"
 )
@@ -111,9 +113,11 @@ func TestRead(t *testing.T) {
 			RemapPending: yes(false), RemapFailed: yes(false), RemappedRows: num(0, ""), Recovery: str("none"), MIG: yes(false),
 			ComputeMode: str("default"), LinkGen: num(1, ""), LinkWidth: num(16, ""), MaxGen: num(5, ""), MaxWidth: num(16, ""),
 			Temperature: num(int64(31+i%4), "°C"), Power: num(21, "W"), PowerLimit: num(500, "W"), PowerDefault: num(500, "W"),
+			Board: str("900-MOCK-0000-000"), Firmware: str("570.86.15"), InfoROM: yes(true), Corrected: num(0, ""), Banks: num(0, ""),
+			Persistence: yes(true), Processes: num(0, ""), Replays: num(0, ""), Slowdown: num(90, "°C"), Fabric: accelerator.Unsupported[string]("nvml"),
 		}
-		if c != want {
-			t.Errorf("card %d\ngot  %+v\nwant %+v", i, c, want)
+		if d := cmp.Diff(want, c); d != "" {
+			t.Errorf("card %d: %s", i, d)
 		}
 	}
 }
@@ -299,7 +303,7 @@ func TestH11ProbesThatMisbehave(t *testing.T) {
 	var pid int
 	fmt.Sscan(string(data), &pid)
 	for deadline := time.Now().Add(5 * time.Second); ; {
-		if state := procState(pid); syscall.Kill(pid, 0) != nil || state == "Z" {
+		if state := processState(pid); syscall.Kill(pid, 0) != nil || state == "Z" {
 			return
 		}
 		if time.Now().After(deadline) {
@@ -330,5 +334,66 @@ func TestPlaceGuessesNothing(t *testing.T) {
 	cards = []accelerator.Card{{Slot: "a"}, {}}
 	if place(cards, bus); cards[1].Slot != "" {
 		t.Errorf("guessed %q", cards[1].Slot)
+	}
+}
+
+// processState returns the state letter of a process.
+func processState(pid int) string {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return ""
+	}
+	_, after, _ := strings.Cut(string(b), ") ")
+	return after[:min(1, len(after))]
+}
+
+// What the driver says of a card in trouble comes through, each in its place.
+func TestReadTrouble(t *testing.T) {
+	r, bus := mock(t, 2, "2330", "0000:0b:00.0 inforom;0000:0b:00.0 banks 2;0000:0b:00.0 process 3;0000:0b:00.0 persistence-off;0000:0b:00.0 cap 350;"+
+		"0000:0b:00.0 replay 99;* nvlinks 18;0000:0b:00.0 nvlink-down 7;0000:0b:00.0 nvlink-errors 4;0000:0b:00.0 fabric 2")
+	d := r.Read(t.Context(), bus)
+	good, bad := d.Cards[0], d.Cards[1]
+	if good.Fault != nil || len(good.Links) != 18 || !good.Links[7].Active.Value || good.Fabric.Value != "completed" || !good.InfoROM.Value {
+		t.Errorf("%+v", good)
+	}
+	if bad.InfoROM.Value || bad.Banks.Value != 2 || bad.Processes.Value != 3 || bad.Persistence.Value || bad.PowerLimit.Value != 350 || bad.Replays.Value != 99 ||
+		bad.Links[7].Active.Value || bad.Links[0].Errors.Value != 4 || bad.Fabric.Value != "in progress" {
+		t.Errorf("%+v", bad)
+	}
+}
+
+// A card is watched while it works, and the watch ends when it should.
+func TestWatch(t *testing.T) {
+	r, _ := mock(t, 2, "2330", "* busy;0000:0b:00.0 reasons 0x48;0000:0b:00.0 load-gen 2;0000:0b:00.0 temp 91")
+	ctx, cancel := context.WithCancel(t.Context())
+	w, n := accelerator.NewWatcher("0000:0b:00.0"), 0
+	fault := r.Watch(ctx, "0000:0b:00.0", 5*time.Millisecond, func(s accelerator.Sample) {
+		w.Add(s)
+		if n++; n == 10 {
+			cancel()
+		}
+	})
+	s := w.Series()
+	if fault != nil || s.Samples < 10 || s.Hottest != 91 || s.Gen.Median != 2 || s.Width.Median != 16 || s.Throttled[accelerator.ThrottleHeat] <= 0 || s.Throttled[accelerator.ThrottleHardware] > 0 {
+		t.Errorf("%v %+v", fault, s)
+	}
+	r.Deadline = 500 * time.Millisecond
+	if fault := r.Watch(t.Context(), "0000:ff:00.0", time.Second, func(accelerator.Sample) {}); fault == nil || fault.Kind != accelerator.FaultRefused {
+		t.Errorf("a card that is not there: %v", fault)
+	}
+	r, _ = mock(t, 1, "2330", "* hang nvmlDeviceGetPowerUsage")
+	r.Deadline = 500 * time.Millisecond
+	if fault := r.Watch(t.Context(), "0000:0a:00.0", time.Millisecond, func(accelerator.Sample) {}); fault == nil || fault.Kind != accelerator.FaultHang {
+		t.Errorf("a card that hangs: %v", fault)
+	}
+}
+
+func TestReasons(t *testing.T) {
+	for bits, want := range map[uint64][]accelerator.Throttle{
+		0: nil, 1: nil, 2: nil, 4: {accelerator.ThrottlePower}, 8: {accelerator.ThrottleHardware}, 0x48: {accelerator.ThrottleHeat}, 0x88: {accelerator.ThrottleBrake}, 0x20: {accelerator.ThrottleSoftHeat},
+	} {
+		if d := cmp.Diff(want, reasons(bits)); d != "" {
+			t.Errorf("%#x: %s", bits, d)
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/dl"
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -25,7 +26,17 @@ type message struct {
 	Version accelerator.Value[string] `json:"version,omitzero"`
 	Count   accelerator.Value[int64]  `json:"count,omitzero"`
 	Card    accelerator.Card          `json:"card,omitzero"`
+	Sample  *accelerator.Sample       `json:"sample,omitempty"` // of a card that is watched
 }
+
+// Doing returns the call under way.
+func (m message) Doing() string { return m.During }
+
+// Whole reports whether this is the whole answer.
+func (m message) Whole() bool { return m.Done }
+
+// Found returns what the probe says went wrong.
+func (m message) Found() *accelerator.Fault { return m.Fault }
 
 // Probe is the child's side: it answers the question in args, which follow ProbeArg, on descriptor 3 and returns the exit status.
 // A main that uses a Reader calls it first: if len(os.Args) > 1 && os.Args[1] == nvidia.ProbeArg { os.Exit(nvidia.Probe(os.Args[2:])) }.
@@ -46,6 +57,12 @@ func Probe(args []string) int {
 			return 2
 		}
 		p.card(index)
+	case args[1] == "watch" && len(args) == 4:
+		every, err := time.ParseDuration(args[3])
+		if err != nil || every <= 0 {
+			return 2
+		}
+		p.watch(args[2], every)
 	default:
 		return 2
 	}
@@ -63,6 +80,8 @@ type prober struct {
 	lib  nvml.Interface
 	out  *json.Encoder
 	msg  message
+
+	quiet bool // says nothing before each call
 }
 
 func (p *prober) say() error {
@@ -119,7 +138,9 @@ func (p *prober) call(f func() nvml.Return, symbols ...string) nvml.Return {
 	if !found {
 		return nvml.ERROR_FUNCTION_NOT_FOUND
 	}
-	p.say()
+	if !p.quiet {
+		p.say()
+	}
 	ret := f()
 	if ret == nvml.ERROR_GPU_IS_LOST {
 		p.fail(accelerator.FaultLost, "%s", reason(ret))

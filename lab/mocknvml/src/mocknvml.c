@@ -13,6 +13,17 @@
  *   recovery N      nvmlDeviceGpuRecoveryAction_t
  *   memory MIB      total memory
  *   link15          link registers as all ones
+ *   busy            the card works: link at its best, 60 degrees, clocks up
+ *   load-gen N, load-width N   the link of a busy card
+ *   temp N          degrees Celsius
+ *   reasons N       why its clocks are held back, nvmlClocksEventReasons
+ *   replay N        packets sent again over PCIe
+ *   inforom         corrupt
+ *   banks N         memory banks without a spare row
+ *   process N       programs that use the card
+ *   persistence-off, cap WATT (enforced power limit)
+ *   nvlinks N       NVLinks, of which nvlink-down N is down, with nvlink-errors N
+ *   fabric N        state of the fabric, nvmlGpuFabricState_t
  *   hang FUNCTION   the function never returns, deaf to SIGTERM
  *   crash FUNCTION  the function writes through a null pointer
  *   chatter         a gigabyte on standard output while starting
@@ -367,23 +378,99 @@ nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t d, unsigned int *now, unsigned in
 }
 
 nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t d, nvmlComputeMode_t *mode) { ENTER(d); *mode = NVML_COMPUTEMODE_DEFAULT; return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t d, nvmlEnableState_t *mode) { ENTER(d); *mode = NVML_FEATURE_ENABLED; return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t d, nvmlEnableState_t *mode) { ENTER(d); *mode = fault(d, "persistence-off") ? NVML_FEATURE_DISABLED : NVML_FEATURE_ENABLED; return NVML_SUCCESS; }
+
+nvmlReturn_t nvmlDeviceValidateInforom(nvmlDevice_t d)
+{
+	ENTER(d);
+	if (!model_of(d)->ecc)
+		return NVML_ERROR_NOT_SUPPORTED;
+	return fault(d, "inforom") ? NVML_ERROR_CORRUPTED_INFOROM : NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t d, nvmlRowRemapperHistogramValues_t *h)
+{
+	ENTER(d);
+	if (!model_of(d)->ecc)
+		return NVML_ERROR_NOT_SUPPORTED;
+	memset(h, 0, sizeof *h);
+	h->none = number(d, "banks", 0);
+	h->max = 640 - h->none;
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetPcieReplayCounter(nvmlDevice_t d, unsigned int *n) { ENTER(d); *n = number(d, "replay", 0); return NVML_SUCCESS; }
+
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t d, unsigned int *count, nvmlProcessInfo_t *infos)
+{
+	unsigned n = number(d, "process", 0), room = *count;
+	ENTER(d);
+	*count = n;
+	if (n > room)
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	memset(infos, 0, n * sizeof *infos);
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t d, unsigned int link, nvmlEnableState_t *active)
+{
+	const struct fault *down = fault(d, "nvlink-down");
+	ENTER(d);
+	if (!fault(d, "nvlinks"))
+		return NVML_ERROR_NOT_SUPPORTED;
+	if (link >= number(d, "nvlinks", 0))
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*active = down && link == strtoul(down->value, NULL, 0) ? NVML_FEATURE_DISABLED : NVML_FEATURE_ENABLED;
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t d, unsigned int link, nvmlNvLinkErrorCounter_t counter, unsigned long long *n)
+{
+	ENTER(d);
+	*n = link == 0 && counter == NVML_NVLINK_ERROR_DL_RECOVERY ? number(d, "nvlink-errors", 0) : 0;
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t d, nvmlGpuFabricInfo_t *f)
+{
+	ENTER(d);
+	if (!fault(d, "nvlinks"))
+		return NVML_ERROR_NOT_SUPPORTED;
+	memset(f, 0, sizeof *f);
+	f->state = number(d, "fabric", NVML_GPU_FABRIC_STATE_COMPLETED);
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t d, nvmlTemperatureThresholds_t kind, unsigned int *celsius)
+{
+	ENTER(d);
+	if (kind != NVML_TEMPERATURE_THRESHOLD_SLOWDOWN)
+		return NVML_ERROR_NOT_SUPPORTED;
+	*celsius = 90;
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t d, nvmlClockType_t type, unsigned int *mhz) { ENTER(d); (void)type; *mhz = fault(d, "busy") ? 1980 : 210; return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t d, nvmlUtilization_t *u) { ENTER(d); u->gpu = u->memory = fault(d, "busy") ? 100 : 0; return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t d, unsigned long long *bits) { ENTER(d); *bits = number(d, "reasons", fault(d, "busy") ? 0 : 1); return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetBoardPartNumber(nvmlDevice_t d, char *part, unsigned int length) { ENTER(d); return put(part, length, "900-MOCK-0000-000"); }
+nvmlReturn_t nvmlDeviceGetGspFirmwareVersion(nvmlDevice_t d, char *version) { ENTER(d); return put(version, 64, "570.86.15"); }
 
 nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t d, nvmlTemperatureSensors_t sensor, unsigned int *celsius)
 {
 	ENTER(d);
 	if (sensor != NVML_TEMPERATURE_GPU)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	*celsius = 31 + (d - cards) % 4;
+	*celsius = number(d, "temp", fault(d, "busy") ? 60 : 31 + (d - cards) % 4);
 	return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t d, unsigned int *mw) { ENTER(d); *mw = 21500; return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t d, unsigned int *mw) { ENTER(d); *mw = model_of(d)->watts * 1000; return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t d, unsigned int *mw) { ENTER(d); *mw = fault(d, "busy") ? model_of(d)->watts * 950 : 21500; return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t d, unsigned int *mw) { ENTER(d); *mw = number(d, "cap", model_of(d)->watts) * 1000; return NVML_SUCCESS; }
 nvmlReturn_t nvmlDeviceGetPowerManagementDefaultLimit(nvmlDevice_t d, unsigned int *mw) { ENTER(d); *mw = model_of(d)->watts * 1000; return NVML_SUCCESS; }
 
-nvmlReturn_t nvmlDeviceGetCurrPcieLinkGeneration(nvmlDevice_t d, unsigned int *gen) { ENTER(d); *gen = fault(d, "link15") ? 15 : 1; return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t d, unsigned int *width) { ENTER(d); *width = fault(d, "link15") ? 63 : 16; return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetCurrPcieLinkGeneration(nvmlDevice_t d, unsigned int *gen) { ENTER(d); *gen = fault(d, "link15") ? 15 : fault(d, "busy") ? number(d, "load-gen", model_of(d)->gen) : 1; return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t d, unsigned int *width) { ENTER(d); *width = fault(d, "link15") ? 63 : fault(d, "busy") ? number(d, "load-width", 16) : 16; return NVML_SUCCESS; }
 nvmlReturn_t nvmlDeviceGetMaxPcieLinkGeneration(nvmlDevice_t d, unsigned int *gen) { ENTER(d); *gen = model_of(d)->gen; return NVML_SUCCESS; }
 
 #ifdef UNDEFINED
