@@ -16,6 +16,7 @@ type Roots struct {
 	Proc string // "/proc" when empty
 	Kmsg string // "/dev/kmsg" when empty; a file of the same form or of dmesg's will do
 	Dev  string // "/dev" when empty; disks that keep their serial number from sysfs are asked there
+	Log  string // "/var/log" when empty; the fabric manager writes there
 }
 
 func (r Roots) dev() string {

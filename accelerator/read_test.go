@@ -117,9 +117,24 @@ func TestReadHost(t *testing.T) {
 		"sys/class/net/ib0/address": "80:00", "sys/class/net/ib0/device/x": "", "sys/class/net/ib0/type": "32\n",
 
 		"sys/devices/system/edac/mc/mc0/ue_count": "0\n", "sys/devices/system/edac/mc/mc0/ce_count": "7\n", "sys/devices/system/edac/mc/mc/x": "",
+		"sys/devices/system/cpu/present": "0-3\n", "sys/devices/system/cpu/online": "0-2\n",
+		"sys/devices/system/cpu/cpu0/thermal_throttle/package_throttle_count": "4\n", "sys/devices/system/cpu/cpu1/thermal_throttle/package_throttle_count": "4\n",
+		"sys/devices/system/cpu/cpufreq/x": "", "proc/cmdline": "root=LABEL=root ro quiet\n",
+		"proc/1/comm": "systemd\n", "proc/77/comm": "nv-fabricmanage\n", "proc/net/x": "",
+		"log/fabricmanager.log": strings.Repeat("x\n", 100000) + "[Nov 30 2026 11:00:00] [ERROR] [tid 7] fabric manager NVIDIA GPU driver interface version 550.90.07 don't match with driver version 550.107.02. Please update\n[INFO] fine\n",
+
+		"sys/class/infiniband/mlx5_0/board_id": "MT_0000000838\n", "sys/class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE\n", "sys/class/infiniband/mlx5_0/ports/1/phys_state": "5: LinkUp\n",
+		"sys/class/infiniband/mlx5_0/ports/1/rate": "400 Gb/sec (4X NDR)\n", "sys/class/infiniband/mlx5_0/ports/1/link_layer": "InfiniBand\n",
+		"sys/class/infiniband/mlx5_0/ports/1/counters/symbol_error": "2\n", "sys/class/infiniband/mlx5_0/ports/1/counters/link_downed": "1\n",
+		"sys/class/infiniband/mlx5_1/ports/1/state": "1: DOWN\n", "sys/class/infiniband/mlx5_1/ports/1/rate": "2.5 Gb/sec (1X SDR)\n",
+
 		"kmsg": "5,0,0,-;Linux version 6.1\n",
 	})
+	r.Log = filepath.Join(filepath.Dir(r.Kmsg), "log")
 	h := ReadHost(r)
+	if h.Clock.Now.IsZero() || h.Clock.Synced.Error != "" && h.Clock.Synced.Known() {
+		t.Errorf("%+v", h.Clock)
+	}
 	want := Host{
 		CPU: Measured("Fake CPU", "", "proc"), Cores: Measured(int64(2), "", "proc"), Memory: Measured(int64(1<<30), "bytes", "proc"),
 		Kernel: Measured("6.1.0-29-cloud-amd64", "", "proc"), Nouveau: Measured(false, "", "sysfs"),
@@ -133,7 +148,16 @@ func TestReadHost(t *testing.T) {
 			{Name: "eno1", MAC: Measured("02:aa:00:00:00:01", "", "sysfs"), Carrier: Measured(true, "", "sysfs"), Speed: Measured(int64(25000), "Mbit/s", "sysfs")},
 			{Name: "eno2", MAC: Measured("02:aa:00:00:00:02", "", "sysfs"), Carrier: Unsupported[bool]("sysfs"), Speed: Unreadable[int64]("sysfs", "unknown")},
 		},
-		EDAC: []EDAC{{Name: "mc0", Uncorrected: Measured(int64(0), "", "sysfs"), Corrected: Measured(int64(7), "", "sysfs")}},
+		EDAC:    []EDAC{{Name: "mc0", Uncorrected: Measured(int64(0), "", "sysfs"), Corrected: Measured(int64(7), "", "sysfs")}},
+		Present: Measured("0-3", "", "sysfs"), Online: Measured("0-2", "", "sysfs"), Throttles: Measured(int64(4), "", "sysfs"),
+		Cmdline: Measured("root=LABEL=root ro quiet", "", "proc"), Clock: h.Clock, FabricMgr: Measured("running", "", "proc"),
+		FabricSays: []string{"[Nov 30 2026 11:00:00] [ERROR] [tid 7] fabric manager NVIDIA GPU driver interface version 550.90.07 don't match with driver version 550.107.02. Please update"},
+		Fabrics: []FabricPort{
+			{Name: "mlx5_0/1", Layer: Measured("InfiniBand", "", "sysfs"), State: Measured("active", "", "sysfs"), Rate: Measured(int64(400), "Gbit/s", "sysfs"), Model: Measured("MT_0000000838", "", "sysfs"),
+				Symbol: Measured(int64(2), "", "sysfs"), Downed: Measured(int64(1), "", "sysfs"), Physical: Measured("linkup", "", "sysfs")},
+			{Name: "mlx5_1/1", Layer: Unsupported[string]("sysfs"), State: Measured("down", "", "sysfs"), Rate: Measured(int64(2), "Gbit/s", "sysfs"), Model: Unsupported[string]("sysfs"),
+				Symbol: Unsupported[int64]("sysfs"), Downed: Unsupported[int64]("sysfs"), Physical: Unsupported[string]("sysfs")},
+		},
 	}
 	if !reflect.DeepEqual(h, want) {
 		t.Errorf("got  %+v\nwant %+v", h, want)

@@ -20,6 +20,13 @@ func ReadHost(r Roots) Host {
 		Kernel:  readValue(filepath.Join(r.proc(), "sys/kernel/osrelease"), "", "proc", func(s string) (string, error) { return printable(s), nil }),
 		Nouveau: nouveauLoaded(r),
 		Disks:   []HostDisk{}, NICs: []HostNIC{}, EDAC: []EDAC{},
+
+		Present:   readValue(filepath.Join(r.sys(), "devices/system/cpu/present"), "", "sysfs", line),
+		Online:    readValue(filepath.Join(r.sys(), "devices/system/cpu/online"), "", "sysfs", line),
+		Throttles: cpuThrottles(filepath.Join(r.sys(), "devices/system/cpu")),
+		Cmdline:   readValue(filepath.Join(r.proc(), "cmdline"), "", "proc", line),
+		Clock:     readClock(),
+		FabricMgr: fabricManager(r), FabricSays: fabricLog(r),
 	}
 	note := func(err error) {
 		if err != nil {
@@ -32,6 +39,8 @@ func ReadHost(r Roots) Host {
 	h.NICs, err = readNICs(filepath.Join(r.sys(), "class/net"))
 	note(err)
 	h.EDAC, err = readEDAC(filepath.Join(r.sys(), "devices/system/edac/mc"))
+	note(err)
+	h.Fabrics, err = readFabric(filepath.Join(r.sys(), "class/infiniband"))
 	note(err)
 	return h
 }
