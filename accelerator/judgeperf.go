@@ -47,6 +47,11 @@ func (j *judge) rates(id, good string, tests ...string) Check {
 				}
 				continue
 			}
+			if l.Errors > 0 && l.Test != TestBurn { // the burn has a check of its own for it
+				slow[l.Slot] = true
+				c.add(name, failed(ActReplace, fmt.Sprintf("%d wrong values arrived%s", l.Errors, after(": ", l.Detail))))
+				j.blame(l.Slot, id, Fail, l.Test+": wrong values arrived")
+			}
 			if !l.Rate.Known() {
 				continue
 			}
