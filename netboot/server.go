@@ -209,11 +209,13 @@ func (l *listeners) echo(c *conversation, n Subnet) error {
 
 // files opens what serves files by one of our addresses.
 func (l *listeners) files(ours netip.Addr, port uint16) error {
-	conn, err := tftp.Listen(ours)
+	loaders, err := tftp.Listen(ours)
 	if err != nil {
 		return err
 	}
-	l.tftp, l.all = append(l.tftp, conn), append(l.all, conn)
+	for _, c := range loaders {
+		l.tftp, l.all = append(l.tftp, c), append(l.all, c)
+	}
 	web, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(ours, port)))
 	if err != nil {
 		return fmt.Errorf("listen for HTTP: %w", err)

@@ -27,7 +27,9 @@ type session struct {
 	sent    int  // blocks sent at least once
 	packets int  // data packets sent
 
-	failed error // the file could not be read to its end
+	failed error  // the file could not be read to its end
+	ahead  []byte // what was read of it last
+	at     int    // where that begins
 
 	due      time.Time // when to repeat
 	tries    int       // of what is in flight
@@ -64,12 +66,31 @@ func (s *session) dataPacket(n int) []byte {
 	b := make([]byte, 4+to-from)
 	binary.BigEndian.PutUint16(b, opData)
 	binary.BigEndian.PutUint16(b[2:], uint16(n))
-	if got, err := s.file.ReadAt(b[4:], int64(from)); got < to-from {
-		s.failed = fmt.Errorf("read file at %d: %w", from+got, err)
+	if err := s.read(b[4:], from); err != nil {
+		s.failed = err
 	}
 	s.sent = max(s.sent, n)
 	s.packets++
 	return b
+}
+
+// readAhead is how much of a file is read at once, bytes: a dozen blocks.
+const readAhead = 16 << 10
+
+// read fills b with what the file has at a place.
+func (s *session) read(b []byte, from int) error {
+	if from < s.at || from+len(b) > s.at+len(s.ahead) {
+		if s.ahead == nil {
+			s.ahead = make([]byte, max(readAhead, s.block))
+		}
+		got, err := s.file.ReadAt(s.ahead[:cap(s.ahead)], int64(from))
+		s.ahead, s.at = s.ahead[:got], from
+		if got < len(b) {
+			return fmt.Errorf("read file at %d: %w", from+got, err)
+		}
+	}
+	copy(b, s.ahead[from-s.at:])
+	return nil
 }
 
 // again arms the timer and returns what is in flight; the wait doubles with each repeat.

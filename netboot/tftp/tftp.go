@@ -1,7 +1,7 @@
 // Package tftp serves small files read-only over TFTP, all from one port.
 //
 // Everything leaves from the port that was asked (RFC 1350 has a fresh one for each transfer), so that a firewall, a
-// NAT or a container that publishes port 69 is enough. One goroutine owns all transfers: a client that asks twice
+// NAT or a container that publishes port 69 is enough. One goroutine owns all transfers of a socket: a client that asks twice
 // from one port has one transfer, and a cancelled context ends at once. github.com/pin/tftp has a single-port mode
 // too, but its reader can send on a channel that a finished transfer has just closed, which ends the program; it
 // refuses windowsize and does not stop before its clients do. It is the client in our tests.
@@ -16,8 +16,12 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"sync"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Transfer is how one read request went.
@@ -47,21 +51,36 @@ type Server struct {
 	MaxWindow   int           // most blocks in flight; zero means 16
 	Timeout     time.Duration // before a repeat; zero means one second, doubled for each repeat
 	Tries       int           // of the same packet; zero means 6
-	MaxSessions int           // zero means 1024
-	MaxPerHost  int           // sessions of one address; zero means 8
+	MaxSessions int           // of one socket; zero means 1024
+	MaxPerHost  int           // of those, sessions of one address; zero means 8
 	OpenTime    time.Duration // that Open may take; zero means five seconds
 }
 
-// Listen opens port 69 on addr, IPv4 or IPv6. It needs CAP_NET_BIND_SERVICE.
-func Listen(addr netip.Addr) (*net.UDPConn, error) {
-	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 69)))
-	if err != nil {
-		return nil, fmt.Errorf("listen for TFTP: %w", err)
+// Listen opens port 69 on addr, IPv4 or IPv6, with a socket for each processor: the kernel gives each port of a client
+// to one of them, and always the same. It needs CAP_NET_BIND_SERVICE.
+func Listen(addr netip.Addr) (all []*net.UDPConn, err error) {
+	defer func() {
+		if err != nil {
+			for _, c := range all {
+				c.Close()
+			}
+		}
+	}()
+	share := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		return set(c, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+	}}
+	for range runtime.GOMAXPROCS(0) {
+		c, err := share.ListenPacket(context.Background(), "udp", netip.AddrPortFrom(addr, 69).String())
+		if err != nil {
+			return all, fmt.Errorf("listen for TFTP: %w", err)
+		}
+		conn := c.(*net.UDPConn)
+		all = append(all, conn)
+		if err := watchErrors(conn); err != nil {
+			return all, fmt.Errorf("watch for ICMP errors: %w", err)
+		}
 	}
-	if err := watchErrors(conn); err != nil {
-		return nil, errors.Join(fmt.Errorf("watch for ICMP errors: %w", err), conn.Close())
-	}
-	return conn, nil
+	return all, nil
 }
 
 // conn is what Serve needs of a socket.
@@ -95,13 +114,16 @@ func (s *Server) Serve(ctx context.Context, c conn) error {
 	}()
 	stop := context.AfterFunc(ctx, func() { c.SetReadDeadline(time.Now()) })
 	defer stop()
-	var scanned time.Time
+	var scanned, armed time.Time
 	buf := make([]byte, 2048) // a request may be longer than the 512 bytes of the old days
 	for {
 		for len(found) > 0 {
 			(<-found)()
 		}
-		c.SetReadDeadline(t.nextDue(time.Now(), scanned))
+		if due := t.nextDue(time.Now(), scanned); due != armed {
+			c.SetReadDeadline(due)
+			armed = due
+		}
 		// After the deadline, which the cancellation and the openers may have set before us.
 		if ctx.Err() != nil {
 			return nil
@@ -114,6 +136,7 @@ func (s *Server) Serve(ctx context.Context, c conn) error {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, os.ErrDeadlineExceeded):
+			armed = time.Time{} // maybe set before its time, to wake us
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("read TFTP: %w", err)
 		case err != nil: // an ICMP error of some peer

@@ -3,6 +3,7 @@ package tftp
 import (
 	"net"
 	"net/netip"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -14,11 +15,16 @@ func watchErrors(c *net.UDPConn) error {
 	if err != nil {
 		return err
 	}
-	var set error
-	if err := raw.Control(func(fd uintptr) { set = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_RECVERR, 1) }); err != nil {
+	return set(raw, unix.IPPROTO_IP, unix.IP_RECVERR, 1)
+}
+
+// set sets an option of a socket.
+func set(c syscall.RawConn, level, option, value int) error {
+	var failed error
+	if err := c.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), level, option, value) }); err != nil {
 		return err
 	}
-	return set
+	return failed
 }
 
 // unreachable returns the peers that ICMP errors have come back for since the last call.
