@@ -12,10 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5"
 	"sigs.k8s.io/yaml"
 
-	"github.com/bareyard/bareyard/ipmi"
 	"github.com/bareyard/bareyard/lab/load"
 	"github.com/bareyard/bareyard/machine"
 	"github.com/bareyard/bareyard/network"
@@ -52,9 +51,7 @@ func newSegment(t *testing.T, suffix string, machines int) *segment {
 	}
 	s := &segment{net: Network(fmt.Sprintf("t%d%s", os.Getpid(), suffix)), dir: dir, starter: newStarter()}
 	t.Cleanup(func() {
-		if s.server != nil {
-			s.server.terminate(stopGrace)
-		}
+		s.stop()
 		if t.Failed() {
 			t.Logf("last words of the server at %s:\n%s", s.net, tail(s.log(), 4000))
 		}
@@ -124,6 +121,13 @@ func (s *segment) serve(t *testing.T, env []string, program string, args ...stri
 	}
 }
 
+// stop ends the server, if there is one.
+func (s *segment) stop() {
+	if s.server != nil {
+		s.server.terminate(stopGrace)
+	}
+}
+
 // loadEnv makes the test program carry out a load.Spec, in the namespace where it was started.
 const loadEnv = "BAREYARD_TEST_LOAD"
 
@@ -185,8 +189,10 @@ func (s *segment) provision(t *testing.T, machines int, booting bool, boot map[s
 	cluster, err := postgres.StartCluster(ctx, filepath.Join(s.dir, "postgres"), nil)
 	must(err)
 	t.Cleanup(func() {
-		s.server.terminate(stopGrace)
-		must(cluster.Stop(context.Background()))
+		s.stop()
+		if err := cluster.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
 	})
 	data := filepath.Join(s.dir, "server")
 	must(os.Mkdir(data, 0o755))
@@ -242,11 +248,9 @@ func fill(ctx context.Context, db *postgres.DB, machines int) error {
 	return nil
 }
 
-// powerOn orders every machine and carries the jobs on, with BMCs that obey at once, until each waits for the agent's hello.
+// powerOn orders every machine and has each wait for the agent's hello. The way there is put aside: it is BMCs' work.
 func powerOn(ctx context.Context, db *postgres.DB, url string, machines int) error {
-	hands := obedient{}
-	engine := &provisioner.Engine{Store: db, Shelf: db, Tickets: db, Power: hands, Edge: hands, Ports: hands,
-		Agents: "https://" + Controller.String() + ":" + apiPort, BootNets: []provisioner.BootNet{{Prefix: segmentNet}}}
+	engine := &provisioner.Engine{Store: db, Shelf: db}
 	for n := range machines {
 		_, err := engine.Place(ctx, provisioner.Request{Project: "p", Class: "lab", Image: "tiny", Line: "bgp", Bandwidth: 100,
 			SSHKeys: []string{yardKey}, Hostname: "host", Months: 1}, fmt.Sprintf("order-%d", n))
@@ -254,35 +258,17 @@ func powerOn(ctx context.Context, db *postgres.DB, url string, machines int) err
 			return err
 		}
 	}
-	pool, err := pgxpool.New(ctx, url)
+	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
 		return err
 	}
-	defer pool.Close()
-	working, stop := context.WithCancel(ctx)
-	defer stop()
-	worked := make(chan error, 1)
-	go func() { worked <- db.Work(working, "power", 16, engine.Act) }() // ends with working
-	for waiting := 0; waiting < machines; {
-		if !pause(ctx, 100*time.Millisecond) {
-			return fmt.Errorf("%d of %d machines are powered on: %w", waiting, machines, ctx.Err())
-		}
-		if err := pool.QueryRow(ctx, `SELECT count(*) FROM job WHERE step = 'hello' AND state = 'running'`).Scan(&waiting); err != nil {
-			return err
-		}
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, `DELETE FROM river_job`); err != nil {
+		return err
 	}
-	stop()
-	return <-worked
+	tag, err := conn.Exec(ctx, `UPDATE job SET step = $1, step_at = now(), seen_at = now(), due = now() + interval '15 minutes'`, machine.StepHello)
+	if err == nil && tag.RowsAffected() != int64(machines) {
+		err = fmt.Errorf("%d jobs for %d machines", tag.RowsAffected(), machines)
+	}
+	return err
 }
-
-// obedient is hardware that does as it is told.
-type obedient struct{}
-
-func (obedient) Power(context.Context, ipmi.Target) (ipmi.Power, error)            { return ipmi.Off, nil }
-func (obedient) SetPower(context.Context, ipmi.Target, ipmi.Op) error              { return nil }
-func (obedient) SetNextBoot(context.Context, ipmi.Target, ipmi.Device, bool) error { return nil }
-func (obedient) BootFrom(context.Context, ipmi.Target, ipmi.Device, bool) error    { return nil }
-func (obedient) Read(context.Context) ([]network.Port, error)                      { return nil, nil }
-func (obedient) Apply(context.Context, []network.Port, []string) error             { return nil }
-func (obedient) Set(context.Context, string, bool) error                           { return nil }
-func (obedient) Pin(context.Context, string, string) error                         { return nil }
