@@ -25,6 +25,7 @@ func bareyard(t *testing.T, s *segment, machines int, files string) {
 const (
 	benchRounds   = 5
 	benchMachines = 1000
+	benchStorm    = 500       // machines
 	benchLoader   = 8 << 20   // bytes: what comes by TFTP
 	benchRAMDisk  = 256 << 20 // bytes: what comes by HTTP
 )
@@ -69,6 +70,13 @@ func TestBenchNetboot(t *testing.T) {
 		if only := os.Getenv("BAREYARD_BENCH_ONLY"); only == "" || strings.HasPrefix(c.name, only) {
 			c.run(t, servers)
 		}
+	}
+	if only := os.Getenv("BAREYARD_BENCH_ONLY"); only == "" || only == "storm" {
+		s := storming(t, "x", benchStorm)
+		before := s.memory(t)
+		fmt.Println(stormLine(s.storm(t, benchStorm), benchStorm))
+		fmt.Println(floodLine(s.flood(t, benchStorm)))
+		fmt.Printf("  %-10s memory of ours %d MB before, %d MB after\n", "storm", before>>20, s.memory(t)>>20)
 	}
 }
 

@@ -72,8 +72,8 @@ func TestStorm(t *testing.T) {
 }
 
 func stormLine(r load.Result, machines int) string {
-	return fmt.Sprintf("storm %d of %d machines booted in %.1f s, median boot %.1f s, last %.1f s, %d questions asked again\n"+
-		"storm median dhcp %.1f ms\nstorm p99 dhcp %.1f ms", r.Done, machines, r.Took.Seconds(), r.BootMedian.Seconds(), r.BootWorst.Seconds(), r.Repeats,
+	return fmt.Sprintf("storm %d of %d machines booted in %.1f s, median boot %.1f s, last %.1f s, asked again: %d DHCP, %d TFTP\n"+
+		"storm median dhcp %.1f ms\nstorm p99 dhcp %.1f ms", r.Done, machines, r.Took.Seconds(), r.BootMedian.Seconds(), r.BootWorst.Seconds(), r.Repeats, r.Again,
 		ms(r.DHCPMedian), ms(r.DHCPTail))
 }
 

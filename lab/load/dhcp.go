@@ -119,7 +119,7 @@ type asker struct {
 	timer   *time.Timer
 	buf     []byte
 	repeats int
-	waits   []time.Duration // from question to answer
+	waits   []time.Duration // from the first asking of a question to its answer
 }
 
 func newAsker(w *wire) *asker {
@@ -133,11 +133,11 @@ const firmwareTries = 4
 
 // ask sends a frame until an answer of the wanted kind comes.
 func (a *asker) ask(ctx context.Context, frame []byte, want byte) (reply, error) {
+	asked := time.Now()
 	for try := range firmwareTries {
 		if try > 0 {
 			a.repeats++
 		}
-		sent := time.Now()
 		if err := a.wire.send(frame); err != nil {
 			return reply{}, err
 		}
@@ -146,7 +146,7 @@ func (a *asker) ask(ctx context.Context, frame []byte, want byte) (reply, error)
 			select {
 			case r := <-a.answers:
 				if r.kind == want {
-					a.waits = append(a.waits, r.at.Sub(sent))
+					a.waits = append(a.waits, r.at.Sub(asked))
 					return r, nil
 				}
 			case <-a.timer.C:

@@ -39,7 +39,8 @@ type Spec struct {
 type Result struct {
 	Done    int           // exchanges, files or boots
 	Bytes   int64         // of files
-	Repeats int           // questions that had to be asked again
+	Repeats int           // DHCP questions that had to be asked again
+	Again   int           // TFTP packets that had to be sent again
 	Flooded int           // DISCOVERs of unknown machines sent
 	Took    time.Duration // the run
 

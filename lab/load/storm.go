@@ -48,7 +48,8 @@ func (s Spec) storm(ctx context.Context) (Result, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			waits = append(waits, b.waits...)
-			total.Repeats += b.repeats + b.loader.repeats
+			total.Repeats += b.repeats
+			total.Again += b.loader.repeats
 			total.Bytes += b.bytes
 			switch {
 			case err == nil:
