@@ -25,16 +25,49 @@ func (d Device) valid() bool {
 	return d == DevicePXE || d == DeviceDisk || d == DeviceMedia || d == DeviceNone
 }
 
+// setNextBoot sets the override by the most promising method that this BMC has. Only a boot from the network has more than one: what
+// else is booted is not seen on the wire.
 func (l *link) setNextBoot(ctx context.Context, d Device, uefi bool) error {
-	set := func(conn conn) error {
-		l.b.armed = nil
-		err := conn.setBoot(ctx, d, uefi)
-		if err == nil && d != DeviceNone {
-			l.b.armed = &nextBoot{device: d, uefi: uefi, set: time.Now()}
-		}
-		return err
+	methods := []BootMethod{BootOnce}
+	if d == DevicePXE {
+		methods = l.b.known.methods(l.t.Protocol, uefi)
 	}
-	return l.again(ctx, func() error { return l.do(ctx, set) })
+	l.b.known.using("")
+	var first error
+	for i, m := range methods {
+		if i > 0 && m == BootOtherMode {
+			break // only when the machine was not seen otherwise: it is not what was asked for
+		}
+		o := override{d, uefi, m}
+		set := func(conn conn) error {
+			l.b.armed = nil
+			err := conn.setBoot(ctx, o)
+			if err == nil && d != DeviceNone {
+				l.b.armed = &nextBoot{override: o, set: time.Now()}
+			}
+			return err
+		}
+		err := l.again(ctx, func() error { return l.do(ctx, set) })
+		if first == nil {
+			first = err
+		}
+		if err == nil && d == DevicePXE {
+			l.b.known.using(m)
+			if m != BootOnce {
+				l.c.log().Info("boot override by another method", "bmc", l.t, "method", m)
+			}
+		}
+		if errors.Is(err, ErrOff) {
+			l.b.known.quirk("takes a boot override only while the host is on")
+		}
+		if !isAny(err, ErrUnsupported, ErrLied) { // the next one, where the BMC has not this one, or does not keep it
+			return err
+		}
+		if errors.Is(err, ErrLied) {
+			l.b.known.quirk("takes a boot override and does not keep it: " + string(m))
+		}
+	}
+	return first
 }
 
 // BootFrom starts or restarts the host so that it boots from d once, whatever state it is in and in whichever order its

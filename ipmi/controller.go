@@ -48,11 +48,12 @@ type bmc struct {
 	as   [sha256.Size]byte // the credentials of conn
 	off  holdOff
 	memory
+
+	known known
 }
 
 // memory is what was found out about a BMC.
 type memory struct {
-	suite   int       // IPMI: the cipher suite that worked
 	worked  string    // the user that logged in last
 	noBasic bool      // Redfish: Basic authentication was refused
 	armed   *nextBoot // the override that the coming start shall see
@@ -60,10 +61,22 @@ type memory struct {
 
 // nextBoot is an override that was set and read back.
 type nextBoot struct {
+	override
+	set time.Time
+}
+
+// override is what a host is to boot next, and how it is to be told.
+type override struct {
 	device Device
 	uefi   bool
-	set    time.Time
+	method BootMethod
 }
+
+// asUEFI is whether the override is one for UEFI.
+func (o override) asUEFI() bool { return o.uefi != (o.method == BootOtherMode) }
+
+// persistent is whether it holds until it is changed.
+func (o override) persistent() bool { return o.method == BootPersistent }
 
 // armedFor is how long an override that was set is checked again before a start. It covers a slow power-off and the
 // 60 s after which some BMCs forget; it is short enough that a change of mind elsewhere is not undone.
@@ -75,9 +88,9 @@ type conn interface {
 	// command sends op once; now is the state read just before.
 	command(ctx context.Context, op Op, now Power) error
 	// setBoot sets an override for the next boot and reads it back.
-	setBoot(ctx context.Context, d Device, uefi bool) error
+	setBoot(ctx context.Context, o override) error
 	// keepsBoot reports whether the override is still set.
-	keepsBoot(ctx context.Context, d Device, uefi bool) (bool, error)
+	keepsBoot(ctx context.Context, o override) (bool, error)
 	close(ctx context.Context)
 }
 
@@ -207,7 +220,7 @@ func (l *link) open(ctx context.Context) (conn, error) {
 func (l *link) dial(ctx context.Context) (conn, error) {
 	switch l.t.Protocol {
 	case IPMI:
-		return openRMCP(ctx, l.t, &l.b.memory, cmp.Or(l.c.Answer, 2*time.Second), l.c.log())
+		return openRMCP(ctx, l.t, &l.b.memory, &l.b.known, cmp.Or(l.c.Answer, 2*time.Second), l.c.log())
 	case Redfish:
 		return openRedfish(ctx, l.t, &l.b.memory, cmp.Or(l.c.Answer, 20*time.Second), l.c.log())
 	}

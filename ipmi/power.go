@@ -47,10 +47,11 @@ func (l *link) command(ctx context.Context, op Op, now Power) error {
 	return l.do(ctx, func(conn conn) error {
 		starts := op == OpOn || op == OpCycle || op == OpReset
 		if a := l.b.armed; starts && a != nil && time.Since(a.set) < armedFor {
-			kept, err := conn.keepsBoot(ctx, a.device, a.uefi)
+			kept, err := conn.keepsBoot(ctx, a.override)
 			if err == nil && !kept {
 				l.c.log().Info("BMC forgot the boot override; set again", "bmc", l.t)
-				err = conn.setBoot(ctx, a.device, a.uefi)
+				l.b.known.quirk("forgets a boot override before the host starts")
+				err = conn.setBoot(ctx, a.override)
 			}
 			if err != nil {
 				return err

@@ -3,7 +3,9 @@ package ipmi
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -40,6 +42,7 @@ type rfConn struct {
 	token   string
 	session string // path of the session
 	basic   bool
+	cert    string // SHA-256 of the certificate that it showed last; "" without TLS
 }
 
 // rfAnswer is an answer that arrived whole.
@@ -181,6 +184,9 @@ func (c *rfConn) send(ctx context.Context, method, path string, body any, header
 		return rfAnswer{}, httpError(err)
 	}
 	defer func() { _ = res.Body.Close() }()
+	if res.TLS != nil && len(res.TLS.PeerCertificates) > 0 {
+		c.cert = fmt.Sprintf("%x", sha256.Sum256(res.TLS.PeerCertificates[0].Raw))
+	}
 	data, err := io.ReadAll(io.LimitReader(res.Body, rfBody))
 	if err != nil {
 		f := httpError(err)

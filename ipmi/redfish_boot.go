@@ -14,6 +14,8 @@ const (
 	rfEnabled = "BootSourceOverrideEnabled"
 	rfTarget  = "BootSourceOverrideTarget"
 	rfMode    = "BootSourceOverrideMode"
+
+	rfUEFIPath = "UefiTargetBootSourceOverride"
 )
 
 var rfTargets = map[Device]redfish.BootSourceOverrideTarget{
@@ -23,28 +25,76 @@ var rfTargets = map[Device]redfish.BootSourceOverrideTarget{
 	DeviceNone:  redfish.NoneBootSourceOverrideTarget,
 }
 
-func rfModeOf(uefi bool) string {
-	if uefi {
+// rfTarget is what the override is aimed at.
+func (o override) rfTarget() redfish.BootSourceOverrideTarget {
+	switch o.method {
+	case BootTarget:
+		return redfish.UefiTargetBootSourceOverrideTarget
+	case BootHTTP:
+		return redfish.UefiHTTPBootSourceOverrideTarget
+	}
+	return rfTargets[o.device]
+}
+
+func (o override) rfEnabled() redfish.BootSourceOverrideEnabled {
+	switch {
+	case o.device == DeviceNone:
+		return redfish.DisabledBootSourceOverrideEnabled
+	case o.persistent():
+		return redfish.ContinuousBootSourceOverrideEnabled
+	}
+	return redfish.OnceBootSourceOverrideEnabled
+}
+
+// networkOption is the UEFI path of the first boot option that is a network card's own PXE.
+func (c *rfConn) networkOption(ctx context.Context, boot object) (string, error) {
+	list := boot.obj("BootOptions").str("@odata.id")
+	if list == "" {
+		return "", failf(ErrUnsupported, "this BMC shows no boot options")
+	}
+	found := ""
+	_, err := each(ctx, c, list, 64, func(r resource) bool {
+		p := r.body.str("UefiDevicePath")
+		if strings.Contains(p, "MAC(") && strings.Contains(p, "IPv4(") && !strings.Contains(p, "Uri(") && r.body.flag("BootOptionEnabled", true) {
+			found = p
+		}
+		return found == ""
+	})
+	if err == nil && found == "" {
+		return "", failf(ErrUnsupported, "no boot option of this BMC is a network card")
+	}
+	return found, err
+}
+
+func (o override) rfMode() string {
+	if o.asUEFI() {
 		return string(redfish.UEFIBootSourceOverrideMode)
 	}
 	return string(redfish.LegacyBootSourceOverrideMode)
 }
 
 // setBoot sets the override where the service wants it set, its settings resource first, and believes what it reads after.
-func (c *rfConn) setBoot(ctx context.Context, d Device, uefi bool) error {
+func (c *rfConn) setBoot(ctx context.Context, o override) error {
 	system, err := c.read(ctx, c.system)
 	if err != nil {
 		return err
 	}
-	if allowed, told := system.body.obj("Boot").strs(rfTarget + "@Redfish.AllowableValues"); told && d != DeviceNone && !slices.Contains(allowed, string(rfTargets[d])) {
-		return failf(ErrUnsupported, "this BMC cannot boot from %s", d)
+	boot := system.body.obj("Boot")
+	if allowed, told := boot.strs(rfTarget + "@Redfish.AllowableValues"); told && o.device != DeviceNone && !slices.Contains(allowed, string(o.rfTarget())) {
+		return failf(ErrUnsupported, "this BMC cannot boot from %s by %s", o.device, o.rfTarget())
+	}
+	uefiPath := ""
+	if o.method == BootTarget {
+		if uefiPath, err = c.networkOption(ctx, boot); err != nil {
+			return err
+		}
 	}
 	if settings := settingsPath(system.body); settings != "" {
 		res, err := c.read(ctx, settings)
 		if err == nil && res.body.has("Boot") {
-			err = c.patchBoot(ctx, settings, res, d, uefi, c.powerOf(system.body))
+			err = c.patchBoot(ctx, settings, res, o, uefiPath, c.powerOf(system.body))
 			if err == nil {
-				if kept, err := c.keepsBoot(ctx, d, uefi); err != nil || kept {
+				if kept, err := c.keepsBoot(ctx, o); err != nil || kept {
 					return err
 				}
 			}
@@ -56,10 +106,10 @@ func (c *rfConn) setBoot(ctx context.Context, d Device, uefi bool) error {
 			return err
 		}
 	}
-	if err := c.patchBoot(ctx, c.system, system, d, uefi, c.powerOf(system.body)); err != nil {
+	if err := c.patchBoot(ctx, c.system, system, o, uefiPath, c.powerOf(system.body)); err != nil {
 		return err
 	}
-	kept, err := c.keepsBoot(ctx, d, uefi)
+	kept, err := c.keepsBoot(ctx, o)
 	if err == nil && !kept {
 		return failf(ErrLied, "the override read back is not the one that was set")
 	}
@@ -76,13 +126,14 @@ func settingsPath(system object) string {
 
 // patchBoot sets the override on the resource at path, whose last GET is res. A service may want the ETag of that GET, the
 // mode, or not the mode; each of these is tried once, and only when the service says so.
-func (c *rfConn) patchBoot(ctx context.Context, path string, res rfAnswer, d Device, uefi bool, now Power) error {
+func (c *rfConn) patchBoot(ctx context.Context, path string, res rfAnswer, o override, uefiPath string, now Power) error {
 	current := res.body.obj("Boot").str(rfMode)
-	override := map[string]string{rfEnabled: string(redfish.OnceBootSourceOverrideEnabled), rfTarget: string(rfTargets[d])}
-	if d == DeviceNone {
-		override[rfEnabled] = string(redfish.DisabledBootSourceOverrideEnabled)
-	} else if current != "" && current != rfModeOf(uefi) {
-		override[rfMode] = rfModeOf(uefi)
+	override := map[string]string{rfEnabled: string(o.rfEnabled()), rfTarget: string(o.rfTarget())}
+	if uefiPath != "" {
+		override[rfUEFIPath] = uefiPath
+	}
+	if o.device != DeviceNone && current != "" && current != o.rfMode() {
+		override[rfMode] = o.rfMode()
 	}
 	remoded := false
 	for {
@@ -97,12 +148,12 @@ func (c *rfConn) patchBoot(ctx context.Context, path string, res rfAnswer, d Dev
 			if _, has := override[rfMode]; has {
 				delete(override, rfMode)
 			} else {
-				override[rfMode] = rfModeOf(uefi)
-				if d == DeviceNone && current != "" {
+				override[rfMode] = o.rfMode()
+				if o.device == DeviceNone && current != "" {
 					override[rfMode] = current
 				}
 			}
-		case a.status == http.StatusBadRequest && d == DeviceNone && override[rfTarget] != "":
+		case a.status == http.StatusBadRequest && o.device == DeviceNone && override[rfTarget] != "":
 			delete(override, rfTarget) // nothing to aim at
 		case now == Off && (a.status == http.StatusInternalServerError || a.status == http.StatusConflict):
 			return failf(ErrOff, "HTTP %d", a.status)
@@ -130,14 +181,14 @@ func (a rfAnswer) about(property string) bool {
 
 // keepsBoot reports whether the next start will see the override: the system shows it, or its settings resource does. To
 // see none, neither may show one.
-func (c *rfConn) keepsBoot(ctx context.Context, d Device, uefi bool) (bool, error) {
+func (c *rfConn) keepsBoot(ctx context.Context, o override) (bool, error) {
 	system, err := c.read(ctx, c.system)
 	if err != nil {
 		return false, err
 	}
-	shows := showsBoot(system.body.obj("Boot"), d, uefi)
+	shows := showsBoot(system.body.obj("Boot"), o)
 	settings := settingsPath(system.body)
-	if settings == "" || shows != (d == DeviceNone) {
+	if settings == "" || shows != (o.device == DeviceNone) {
 		return shows, nil
 	}
 	pending, err := c.read(ctx, settings)
@@ -147,16 +198,16 @@ func (c *rfConn) keepsBoot(ctx context.Context, d Device, uefi bool) (bool, erro
 	case err != nil || !pending.body.has("Boot"): // it has no say
 		return shows, nil
 	}
-	return showsBoot(pending.body.obj("Boot"), d, uefi), nil
+	return showsBoot(pending.body.obj("Boot"), o), nil
 }
 
 // showsBoot reports whether a Boot object holds the override. A mode that is not told is not held against it.
-func showsBoot(boot object, d Device, uefi bool) bool {
+func showsBoot(boot object, o override) bool {
 	enabled, target, mode := boot.str(rfEnabled), boot.str(rfTarget), boot.str(rfMode)
-	if d == DeviceNone {
+	if o.device == DeviceNone {
 		return enabled == string(redfish.DisabledBootSourceOverrideEnabled) || target == string(redfish.NoneBootSourceOverrideTarget)
 	}
-	return enabled == string(redfish.OnceBootSourceOverrideEnabled) && target == string(rfTargets[d]) && (mode == "" || mode == rfModeOf(uefi))
+	return enabled == string(o.rfEnabled()) && target == string(o.rfTarget()) && (mode == "" || mode == o.rfMode())
 }
 
 func (a rfAnswer) wantsETag() bool {

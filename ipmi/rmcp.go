@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -42,13 +43,13 @@ type rmcpConn struct {
 
 // openRMCP logs in. Only a refused cipher suite or privilege leads to a second attempt: after a wrong password, another
 // suite would be one more failed login on the way to a lock-out.
-func openRMCP(ctx context.Context, t Target, m *memory, answer time.Duration, log *slog.Logger) (conn, error) {
+func openRMCP(ctx context.Context, t Target, m *memory, k *known, answer time.Duration, log *slog.Logger) (conn, error) {
 	if len(t.Username) > maxUserName || len(t.Password) > maxPassword {
 		return nil, failf(ErrCredentials, "longer than IPMI allows: nothing was sent")
 	}
 	suites := rmcpSuites
-	if m.suite != 0 {
-		suites = []types.CipherSuiteID{types.CipherSuiteID(m.suite)}
+	if worked := types.CipherSuiteID(k.suite()); slices.Contains(rmcpSuites, worked) {
+		suites = []types.CipherSuiteID{worked}
 		for _, s := range rmcpSuites {
 			if s != suites[0] {
 				suites = append(suites, s)
@@ -62,11 +63,12 @@ func openRMCP(ctx context.Context, t Target, m *memory, answer time.Duration, lo
 		c, err = login(ctx, t, suites[i], level, answer, m.worked == t.Username)
 		switch {
 		case err == nil:
-			m.suite = int(suites[i])
+			k.keepSuite(int(suites[i]))
 			c.log = log
 			return c, nil
 		case errors.Is(err, errPrivilege) && level == types.PrivilegeLevelAdministrator:
 			level = types.PrivilegeLevelOperator // which is all that power and boot options need
+			k.quirk("the user is an operator only: accounts cannot be changed")
 			i--
 		case errors.Is(err, errPrivilege):
 			return nil, failf(ErrCredentials, "the user is not even an operator")

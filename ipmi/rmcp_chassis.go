@@ -56,14 +56,14 @@ var bootSelectors = map[Device]types.BootDeviceSelector{
 
 // flags is boot option parameter 5 for an override. Without one it is all zero: a valid, persistent "no override" is what
 // some tools leave behind, and an override for the firmware of some machines.
-func flags(d Device, uefi bool) types.BootOptionParam_BootFlags {
-	if d == DeviceNone {
+func flags(o override) types.BootOptionParam_BootFlags {
+	if o.device == DeviceNone {
 		return types.BootOptionParam_BootFlags{}
 	}
-	return types.BootOptionParam_BootFlags{BootFlagsValid: true, BIOSBootType: types.BIOSBootType(uefi), BootDeviceSelector: bootSelectors[d]}
+	return types.BootOptionParam_BootFlags{BootFlagsValid: true, Persist: o.persistent(), BIOSBootType: types.BIOSBootType(o.asUEFI()), BootDeviceSelector: bootSelectors[o.device]}
 }
 
-func (r *rmcpConn) setBoot(ctx context.Context, d Device, uefi bool) error {
+func (r *rmcpConn) setBoot(ctx context.Context, o override) error {
 	// Parameter 3: keep the flags when no power command comes within 60 s, after a watchdog, a button or a PEF action.
 	// A BMC that cannot is not refused: the Controller looks again before it starts the host.
 	for _, p := range []struct {
@@ -77,11 +77,11 @@ func (r *rmcpConn) setBoot(ctx context.Context, d Device, uefi bool) error {
 			return err
 		}
 	}
-	want := flags(d, uefi)
+	want := flags(o)
 	if err := r.setParam(ctx, types.BootOptionParamSelector_BootFlags, want.Pack()); err != nil {
 		return err
 	}
-	kept, err := r.keepsBoot(ctx, d, uefi)
+	kept, err := r.keepsBoot(ctx, o)
 	if err == nil && !kept {
 		return failf(ErrLied, "the boot flags read back are not those that were set")
 	}
@@ -98,7 +98,7 @@ func (r *rmcpConn) setParam(ctx context.Context, selector types.BootOptionParamS
 	})
 }
 
-func (r *rmcpConn) keepsBoot(ctx context.Context, d Device, uefi bool) (bool, error) {
+func (r *rmcpConn) keepsBoot(ctx context.Context, o override) (bool, error) {
 	var res *chassis.GetSystemBootOptionsParamResponse
 	if err := r.wire.exchange(ctx, r.answer, func(ctx context.Context) (err error) {
 		res, err = r.c.GetSystemBootOptionsParam(ctx, types.BootOptionParamSelector_BootFlags, 0, 0)
@@ -113,14 +113,14 @@ func (r *rmcpConn) keepsBoot(ctx context.Context, d Device, uefi bool) (bool, er
 	if err := got.Unpack(res.ParamData); err != nil {
 		return false, failf(ErrUnsupported, "boot flags of %d bytes", len(res.ParamData))
 	}
-	want := flags(d, uefi)
+	want := flags(o)
 	if res.ParameterInValid {
 		got.BootFlagsValid = false
 	}
 	switch {
-	case d == DeviceNone:
+	case o.device == DeviceNone:
 		return !got.BootFlagsValid, nil
-	case got.BootFlagsValid && !got.Persist && got.BIOSBootType == want.BIOSBootType && got.BootDeviceSelector == want.BootDeviceSelector:
+	case got.BootFlagsValid && got.Persist == want.Persist && got.BIOSBootType == want.BIOSBootType && got.BootDeviceSelector == want.BootDeviceSelector:
 		return true, nil
 	case !got.BootFlagsValid && got.BootDeviceSelector == want.BootDeviceSelector:
 		return r.keepsDeviceOnly(ctx)

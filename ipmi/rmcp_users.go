@@ -42,7 +42,8 @@ func (r *rmcpConn) accounts(ctx context.Context) ([]account, error) {
 		if err != nil && !errors.Is(err, ErrUnsupported) {
 			return nil, err
 		}
-		a := account{number: id, User: User{ID: strconv.Itoa(int(id)), Privilege: PrivilegeOther, Role: access.MaxPrivLevel.String()}}
+		a := account{number: id, User: User{ID: strconv.Itoa(int(id)), Privilege: PrivilegeOther, Role: access.MaxPrivLevel.String()},
+			extra: map[string]string{"messaging": strconv.FormatBool(access.IPMIMessagingEnabled), "callback-only": strconv.FormatBool(access.CallbackOnly)}}
 		if err == nil {
 			a.Name, _, _ = strings.Cut(name.Username, "\x00")
 			a.Name = strings.TrimRight(a.Name, " \xff")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"strings"
 )
 
@@ -32,8 +33,9 @@ type User struct {
 // account is a user, and what its BMC needs to change it.
 type account struct {
 	User
-	number uint8  // IPMI
-	path   string // Redfish
+	number uint8             // IPMI
+	path   string            // Redfish
+	extra  map[string]string // what else a baseline compares
 }
 
 // accountKeeper is a session with a BMC whose accounts can be changed.
@@ -114,6 +116,7 @@ func (c *Controller) SetPassword(ctx context.Context, t Target, name, password s
 			if err == nil || !isAny(err, ErrCredentials, ErrLocked) {
 				return loginsAside(err)
 			}
+			l.b.known.quirk(fmt.Sprintf("took a password of %d bytes and did not honour it", len(password)))
 			if name != t.Username {
 				return failf(ErrLied, "the new password does not log in")
 			}
@@ -147,9 +150,9 @@ func (l *link) trial(ctx context.Context, t Target) error {
 	ctx, cancel := l.c.within(ctx)
 	defer cancel()
 	for failed := 1; ; failed++ {
-		var m memory
-		m.suite = l.b.suite
-		conn, err := (&link{c: l.c, t: t, b: &bmc{memory: m}}).dial(ctx)
+		aside := &bmc{}
+		aside.known.k.CipherSuite = l.b.known.suite()
+		conn, err := (&link{c: l.c, t: t, b: aside}).dial(ctx)
 		if err == nil {
 			conn.close(ctx)
 			return nil

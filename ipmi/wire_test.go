@@ -137,7 +137,7 @@ func FuzzObject(f *testing.F) {
 		a.about(rfMode)
 		ifMatch(a)
 		settingsPath(o)
-		showsBoot(o.obj("Boot"), DevicePXE, true)
+		showsBoot(o.obj("Boot"), override{DevicePXE, true, BootOnce})
 		o.obj("Actions").obj("#ComputerSystem.Reset").strs("ResetType@Redfish.AllowableValues")
 		o.objs("Members")
 	})

@@ -15,6 +15,7 @@ type Fault struct {
 	SlowOff       time.Duration // a power off takes effect this much later
 	IgnoreSoft    bool          // accepts a soft off that the operating system ignores
 	DropBoot      bool          // accepts a boot override and does not keep it
+	IgnoreBoot    []string      // the firmware boots as if there were no override of these sorts, which the BMC shows: IgnoreOnce, …
 	RefuseBootOff bool          // refuses a boot override while the host is off (Redfish: 500)
 	SessionsFull  bool          // all session slots are taken (Redfish: 503 with RAC0218)
 	LockAfter     int           // this many failed logins in a row lock the user out, until it is 0 again
@@ -62,6 +63,28 @@ const (
 	ModeReadOnly = "read-only" // in a PATCH it gets 400 PropertyNotWritable
 	ModeRequired = "required"  // a PATCH without it gets 400 PropertyMissing
 )
+
+// Values of Fault.IgnoreBoot: what the firmware does not look at.
+const (
+	IgnoreOnce       = "once"        // an override for the next boot only
+	IgnorePersistent = "persistent"  // one that stays
+	IgnoreUEFI       = "uefi"        // one for UEFI
+	IgnoreBIOS       = "bios"        // one for BIOS
+	IgnoreTarget     = "uefi-target" // Redfish: one for a UEFI device path
+	IgnoreHTTP       = "uefi-http"   // Redfish: one for UEFI HTTP boot
+)
+
+// ignores reports whether the firmware boots as if an override were not there. via is IgnoreTarget, IgnoreHTTP or "".
+func (f Fault) ignores(b Boot, via string) bool {
+	for _, sort := range f.IgnoreBoot {
+		switch {
+		case via != "" && sort == via, via == "" && sort == IgnoreOnce && b.Once, via == "" && sort == IgnorePersistent && !b.Once,
+			via == "" && sort == IgnoreUEFI && b.UEFI, via == "" && sort == IgnoreBIOS && !b.UEFI:
+			return true
+		}
+	}
+	return false
+}
 
 // Read is one scripted answer to a power read.
 type Read string

@@ -41,14 +41,15 @@ type IPMI struct {
 	bmc   *bmc.BMC
 	front *front
 
-	mu       sync.Mutex
-	noClear  byte    // boot option parameter 3
-	flags    [5]byte // boot option parameter 5
-	flagsSet time.Time
-	expired  bool // the flags expired, and the chassis was not told yet
-	opened   int
-	closed   int
-	most     int
+	mu        sync.Mutex
+	noClear   byte    // boot option parameter 3
+	flags     [5]byte // boot option parameter 5
+	flagsSet  time.Time
+	expired   bool // the flags expired, and the chassis was not told yet
+	community string
+	opened    int
+	closed    int
+	most      int
 }
 
 // Listen binds the address and returns it. Run does it where nobody did.
@@ -122,6 +123,7 @@ func (b *IPMI) Run(ctx context.Context) error {
 	reg.RegisterFunc(types.CommandGetSessionInfo, b.sessionInfo(plain))
 	b.registerUsers(reg, plain)
 	b.registerStorage(reg)
+	reg.RegisterFunc(types.CommandGetLanConfigParam, b.lanConfig(plain))
 	srv := server.NewServer(b.bmc, b.conn, server.WithHandlerRegistry(reg))
 	g, ctx := errgroup.WithContext(ctx)
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })

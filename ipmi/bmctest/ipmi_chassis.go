@@ -100,7 +100,11 @@ func (b *IPMI) setBootOption(ctx context.Context, _ *handlers.HandlerContext, re
 		if fault.DropBoot {
 			return nil, types.CodeOK, nil
 		}
-		if err := b.Chassis.SetNextBoot(ctx, bootOf([5]byte(data))); err != nil {
+		boot := bootOf([5]byte(data))
+		if fault.ignores(boot, "") {
+			boot = Boot{Device: ipmi.DeviceNone}
+		}
+		if err := b.Chassis.SetNextBoot(ctx, boot); err != nil {
 			return nil, types.CodeUnspecifiedError, nil
 		}
 		b.mu.Lock()
@@ -170,4 +174,11 @@ func bootOf(f [5]byte) Boot {
 	out.Once = f[0]&flagsPersist == 0
 	out.UEFI = f[0]&flagsEFI != 0
 	return out
+}
+
+// SetBootFlags sets boot option parameter 5 as the host could from inside.
+func (b *IPMI) SetBootFlags(flags [5]byte) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.flags, b.flagsSet, b.noClear = flags, b.now(), noClearOnTimeout
 }

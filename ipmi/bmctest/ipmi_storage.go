@@ -148,6 +148,38 @@ func (b *IPMI) registerStorage(reg *handlers.Registry) {
 	})
 }
 
+// lanConfig answers the LAN parameters that go-ipmi's server does not know: the SNMP community and the VLAN.
+func (b *IPMI) lanConfig(plain *handlers.Registry) func(context.Context, *handlers.HandlerContext, []byte) ([]byte, types.CompletionCode, error) {
+	return func(ctx context.Context, h *handlers.HandlerContext, req []byte) ([]byte, types.CompletionCode, error) {
+		if len(req) >= 2 {
+			switch types.LanConfigParamSelector(req[1]) {
+			case types.LanConfigParamSelector_CommunityString:
+				out := make([]byte, 19)
+				out[0] = 0x11
+				b.mu.Lock()
+				copy(out[1:], b.community)
+				b.mu.Unlock()
+				return out, types.CodeOK, nil
+			case types.LanConfigParamSelector_VLANID:
+				vlan := b.Board.LAN().VLAN
+				out := []byte{0x11, byte(vlan), byte(vlan >> 8)}
+				if vlan != 0 {
+					out[2] |= 0x80
+				}
+				return out, types.CodeOK, nil
+			}
+		}
+		return plain.Dispatch(ctx, h, uint8(types.CommandGetLanConfigParam.NetFn), types.CommandGetLanConfigParam.ID, req)
+	}
+}
+
+// SetCommunity sets the SNMP community as somebody with access would.
+func (b *IPMI) SetCommunity(text string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.community = text
+}
+
 func stamp(t time.Time) uint32 {
 	if t.IsZero() {
 		return 0xffffffff

@@ -64,6 +64,9 @@ func (r *Redfish) patchBoot(w http.ResponseWriter, req *http.Request, drop bool)
 	case !hasMode && fault.Mode == ModeRequired:
 		fail(w, http.StatusBadRequest, "Base.1.18.PropertyMissing", "The property is required.", "#/Boot/"+mode)
 		return
+	case in.Boot[target] == "UefiTarget" && in.Boot["UefiTargetBootSourceOverride"] != nicPath:
+		fail(w, http.StatusBadRequest, "Base.1.18.PropertyValueNotInList", "The device path is not known.", "#/Boot/UefiTargetBootSourceOverride")
+		return
 	case in.Boot[target] != "" && !slices.Contains(rfTargets, in.Boot[target]):
 		fail(w, http.StatusBadRequest, "Base.1.18.PropertyValueNotInList", "The value is not in the list.", "#/Boot/"+target)
 		return
@@ -91,7 +94,11 @@ func (r *Redfish) patchBoot(w http.ResponseWriter, req *http.Request, drop bool)
 		r.boot = b
 	}
 	r.mu.Unlock()
-	if err := r.Chassis.SetNextBoot(req.Context(), b.boot()); err != nil {
+	boot := b.boot()
+	if fault.ignores(boot, map[string]string{"UefiTarget": IgnoreTarget, "UefiHttp": IgnoreHTTP}[b.Target]) {
+		boot = Boot{Device: ipmi.DeviceNone}
+	}
+	if err := r.Chassis.SetNextBoot(req.Context(), boot); err != nil {
 		fail(w, http.StatusInternalServerError, "Base.1.18.InternalError", "The override cannot be set.")
 		return
 	}
@@ -104,7 +111,7 @@ func (b rfBoot) boot() Boot {
 		return out
 	}
 	switch b.Target {
-	case "Pxe":
+	case "Pxe", "UefiTarget", "UefiHttp":
 		out.Device = ipmi.DevicePXE
 	case "Hdd":
 		out.Device = ipmi.DeviceDisk

@@ -46,6 +46,10 @@ func (r *Redfish) static() map[string]doc {
 		}
 		out[list] = collection(append(members, own)...)
 	}
+	out[r.p.system+"/BootOptions"] = collection(r.p.system+"/BootOptions/Boot0001", r.p.system+"/BootOptions/Boot0002", r.p.system+"/BootOptions/Boot0003")
+	for id, path := range map[string]string{"Boot0001": "HD(1,GPT,0)/\\EFI\\debian\\shimx64.efi", "Boot0002": "PciRoot(0x0)/MAC(02005E102030,0x0)/IPv4(0.0.0.0)/Uri()", "Boot0003": nicPath} {
+		out[r.p.system+"/BootOptions/"+id] = doc{"@odata.type": "#BootOption.v1_0_4.BootOption", "Id": id, "Name": id, "BootOptionReference": id, "BootOptionEnabled": true, "UefiDevicePath": path}
+	}
 	for _, empty := range []string{"/redfish/v1/AccountService/Roles", r.p.system + "/EthernetInterfaces", rfSession, rfTasks} {
 		out[empty] = collection()
 	}

@@ -13,7 +13,10 @@ import (
 // rfBoot is the Boot object of a ComputerSystem.
 type rfBoot struct{ Enabled, Target, Mode string }
 
-var rfTargets = []string{"None", "Pxe", "Hdd", "Cd"}
+var rfTargets = []string{"None", "Pxe", "Hdd", "Cd", "UefiTarget", "UefiHttp"}
+
+// nicPath is the UEFI path of the network card.
+const nicPath = "PciRoot(0x0)/Pci(0x1C,0x0)/Pci(0x0,0x0)/MAC(02005E102030,0x0)/IPv4(0.0.0.0)"
 
 // rfOps maps reset types to operations. GracefulRestart is a hard reset here, as on some real machines.
 var rfOps = map[string]ipmi.Op{
@@ -61,6 +64,7 @@ func (r *Redfish) getSystem(w http.ResponseWriter, req *http.Request) {
 	r.mu.Lock()
 	boot := r.boot.doc()
 	r.mu.Unlock()
+	boot["BootOptions"], boot["BootOrder"] = link(r.p.system+"/BootOptions"), []string{"Boot0001", "Boot0003"}
 	out := doc{
 		"@odata.id": r.p.system, "@odata.type": "#ComputerSystem.v1_20_0.ComputerSystem", "Id": path.Base(r.p.system), "Name": "System",
 		"SystemType": "Physical", "Manufacturer": r.p.manufacturer, "BiosVersion": r.Board.version("BIOS"), "AssetTag": "", "Model": id.Model, "SerialNumber": id.Serial, "UUID": id.UUID,
