@@ -15,7 +15,9 @@ E2E_TIMEOUT  ?= 40m
 # The tests that boot QEMU machines; `make test` runs all the others.
 E2E := ^(TestWholeLife|TestBadLuck|TestBMCs|TestNextBootFromDisk|TestGuestPowersOff|TestCards|TestQEMU.*)$$
 
-.PHONY: help deps build test lint vuln check e2e demo kernel lab-image mocknvml ramdisk bench bench-install bench-netboot fuzz clean
+BENCHES = $(shell sed -n 's/^\(bench-[a-z-]*\):.*/\1/p' $(MAKEFILE_LIST))
+
+.PHONY: help deps build test lint vuln check e2e demo kernel lab-image mocknvml ramdisk bench $(BENCHES) fuzz clean
 
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -65,9 +67,14 @@ lab-image: kernel mocknvml ## build/lab-image: the Debian image that the lab ins
 ramdisk: build kernel ## build/ramdisk: the RAM disk with the agent
 	bin/bareyard ramdisk
 
-bench: ## benchmarks, five times each, into build/bench.txt
-	@mkdir -p build
-	go test -run '^$$' -bench . -benchmem -count 5 ./... | tee build/bench.txt
+bench: ## every bench-…, one after the other, into build/bench.txt; all ratios at the end
+	@mkdir -p build && : >build/bench.txt; failed=; \
+	for b in $(BENCHES); do echo "=== $$b"; $(MAKE) --no-print-directory $$b | tee -a build/bench.txt || failed+=" $$b"; done; \
+	echo "=== ratios"; grep -hE '^(ratio|storm|flood) ' build/bench.txt || true; \
+	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
+
+bench-go: ## the benchmarks of Go packages, five times each
+	go test -run '^$$' -bench . -benchmem -count 5 ./...
 
 bench-install: build lab-image ramdisk ## time whole installs on QEMU machines
 	BAREYARD_QEMU=1 BAREYARD_BENCH=1 go test -run '^TestBenchInstall$$' -count=1 -v -timeout $(E2E_TIMEOUT) ./lab | grep -E '^(install|floor|ratio|FAIL|panic|  [a-z])'
