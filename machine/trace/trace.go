@@ -6,6 +6,7 @@ import (
 	"path"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // Proto is how a line came about.
@@ -131,4 +132,33 @@ func roleOf(file string) role {
 		return loader
 	}
 	return noRole
+}
+
+// maxText bounds a text in a line, bytes.
+const maxText = 300
+
+// Clean returns the line fit to be kept and shown: what machines sent may hold anything.
+func (l Line) Clean() Line {
+	l.Asked, l.Got, l.Why, l.File = clean(l.Asked), clean(l.Got), clean(l.Why), clean(l.File)
+	l.At, l.Last = l.At.Truncate(time.Microsecond), l.Last.Truncate(time.Microsecond) // as fine as the database's clock
+	l.Times, l.Bytes, l.Size = max(l.Times, 1), max(l.Bytes, 0), max(l.Size, 0)
+	if l.DHCP != nil {
+		d := *l.DHCP
+		d.Circuit, d.Message, d.Answer, d.Stage = clean(d.Circuit), clean(d.Message), clean(d.Answer), clean(d.Stage)
+		l.DHCP = &d
+	}
+	return l
+}
+
+// clean keeps what can be printed. Text of ours may hold more than ASCII.
+func clean(s string) string {
+	if len(s) > maxText {
+		s = s[:maxText] + "…"
+	}
+	return strings.ToValidUTF8(strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s), "?")
 }

@@ -33,33 +33,59 @@ func Main(m *testing.M, use *Cluster) {
 }
 
 func run(m *testing.M, use *Cluster) int {
-	dir, err := os.MkdirTemp("", "by-pg-")
+	stop, err := use.start()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(dir)
+	defer stop()
+	return m.Run()
+}
+
+// Start starts a cluster that ends with the test, for packages whose tests cannot all have one.
+func Start(t testing.TB) *Cluster {
+	t.Helper()
+	c := &Cluster{}
+	stop, err := c.start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	return c
+}
+
+func (c *Cluster) start() (stop func(), err error) {
+	dir, err := os.MkdirTemp("", "by-pg-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			os.RemoveAll(dir)
+		}
+	}()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	if err := os.Chmod(dir, 0o755); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+		return nil, err
 	}
-	c, err := postgres.StartCluster(ctx, dir+"/pg", nil)
+	server, err := postgres.StartCluster(ctx, dir+"/pg", nil)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+		return nil, err
 	}
-	defer c.Stop(context.Background())
-	use.url = c.URL()
+	c.url = server.URL()
+	stop = func() {
+		_ = server.Stop(context.Background()) // it dies with this process at the latest
+		os.RemoveAll(dir)
+	}
 	// a test's database need not survive the box
 	for _, sql := range []string{"ALTER SYSTEM SET fsync = off", "ALTER SYSTEM SET full_page_writes = off", "SELECT pg_reload_conf()"} {
-		if err := use.exec(ctx, sql); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
+		if err := c.exec(ctx, sql); err != nil {
+			stop()
+			return nil, err
 		}
 	}
-	return m.Run()
+	return stop, nil
 }
 
 // DB is a store of a test's own, with a connection for what only tests ask.
