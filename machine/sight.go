@@ -100,3 +100,12 @@ type Expected struct {
 	Admit      bool      `json:"admit,omitempty"`       // vouch for it: straight to available
 	Created    time.Time `json:"created,omitzero"`
 }
+
+// ClassFacts is what the machines of a class have beside their cards, to propose a class for a new one. Zero: it does not
+// matter.
+type ClassFacts struct {
+	Class    string `json:"class"`
+	Memory   int64  `json:"memory"`    // bytes, at least
+	Disks    int    `json:"disks"`     // at least
+	DiskSize int64  `json:"disk_size"` // bytes of all disks together, at least
+}

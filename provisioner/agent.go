@@ -16,16 +16,33 @@ import (
 // Hello trades the nonce of a boot for the token of its job and attempt. The nonce is spent with the first report that
 // carries the token; until then the same boot may ask again, because an answer can be lost.
 func (e *Engine) Hello(ctx context.Context, h machine.Hello, from netip.Addr) (machine.Welcome, error) {
+	from = from.Unmap()
 	nonce, err := e.Tickets.Nonce(ctx, hashOf(h.Nonce))
+	if errors.Is(err, ErrDenied) && e.Discovery {
+		v, err := e.Visits.Visit(ctx, hashOf(h.Nonce))
+		if err == nil {
+			return e.helloStranger(ctx, v, h, from)
+		}
+		if !errors.Is(err, ErrDenied) {
+			return machine.Welcome{}, err
+		}
+	}
 	if err != nil {
+		e.traceHello("", from, err)
 		return machine.Welcome{}, err
 	}
-	if nonce.Addr.IsValid() && from.Unmap() != nonce.Addr {
-		return machine.Welcome{}, fmt.Errorf("hello from %s: %w", from, ErrDenied)
+	if nonce.Addr.IsValid() && from != nonce.Addr {
+		err := fmt.Errorf("hello from %s: %w", from, ErrDenied)
+		e.traceHello("", from, err)
+		return machine.Welcome{}, err
 	}
 	var welcome machine.Welcome
 	var m machine.Machine
+	port := ""
 	err = e.Store.OnMachine(ctx, nonce.MachineID, func(w *Work) error {
+		if nic, ok := w.Machine.Hardware.NICByRole(machine.ProvisionNIC); ok {
+			port = nic.MAC
+		}
 		if !holds(w, nonce) {
 			return ErrStale
 		}
@@ -59,6 +76,7 @@ func (e *Engine) Hello(ctx context.Context, h machine.Hello, from netip.Addr) (m
 	if err == nil {
 		e.bootSeen(ctx, m)
 	}
+	e.traceHello(port, from, err)
 	return welcome, err
 }
 
@@ -71,6 +89,15 @@ func holds(w *Work, t Ticket) bool {
 // or attempt is over: the sender must stop and power off.
 func (e *Engine) Report(ctx context.Context, token string, r machine.Report) (machine.Instruction, error) {
 	ticket, err := e.Tickets.Token(ctx, hashOf(token))
+	if errors.Is(err, ErrDenied) && e.Discovery {
+		v, err := e.Visits.Visit(ctx, hashOf(token))
+		if err == nil && v.Token != nil {
+			return e.reportStranger(ctx, v, r)
+		}
+		if err != nil && !errors.Is(err, ErrDenied) {
+			return machine.Instruction{}, err
+		}
+	}
 	if err != nil {
 		return machine.Instruction{}, err
 	}

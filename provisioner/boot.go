@@ -27,6 +27,9 @@ type BootFile struct {
 // reserved address may trade. It answers ErrDenied outside the window or to another address.
 func (e *Engine) MintBoot(ctx context.Context, mac string, from netip.Addr) ([]byte, error) {
 	m, _, err := e.Tickets.ByMAC(ctx, mac)
+	if machine.CodeOf(err) == machine.NotFound && e.Discovery {
+		return e.mintVisit(ctx, mac, from)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -21,6 +21,11 @@ func (e *Engine) Watch(ctx context.Context, every time.Duration) error {
 		if err := errors.Join(e.sweep(ctx), e.settleDue(ctx)); err != nil && ctx.Err() == nil {
 			e.log().Error("deadline sweep failed", "err", err)
 		}
+		if n%5 == 0 {
+			if err := e.explain(ctx); err != nil && ctx.Err() == nil {
+				e.log().Error("boots cannot be explained", "err", err)
+			}
+		}
 		if n%15 == 0 {
 			if err := e.Reconcile(ctx); err != nil && ctx.Err() == nil {
 				e.log().Error("edge reconciliation failed", "err", err)
@@ -72,6 +77,7 @@ func (e *Engine) settleDue(ctx context.Context) error {
 // Expire acts on a job that is past its due time. A controller step whose replica has gone silent is taken up again;
 // anything else ends the attempt.
 func (e *Engine) Expire(ctx context.Context, machineID string) error {
+	silent := e.whyNoHello(ctx, machineID)
 	return e.Store.OnMachine(ctx, machineID, func(w *Work) error {
 		if w.Job == nil || w.Job.State != machine.JobRunning || w.Now.Before(w.Job.Due) {
 			return nil
@@ -93,7 +99,7 @@ func (e *Engine) Expire(ctx context.Context, machineID string) error {
 		if w.Now.Before(end) {
 			why = fmt.Sprintf("no sign of life for %s", w.Now.Sub(w.Job.SeenAt).Round(time.Second))
 		}
-		return e.failAttempt(ctx, w, false, why)
+		return e.failAttempt(ctx, w, false, why+silent(w))
 	})
 }
 

@@ -3,6 +3,7 @@ package provisioner
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/bareyard/bareyard/machine"
@@ -96,6 +97,9 @@ func (e *Engine) advance(ctx context.Context, w *Work) error {
 	}
 	if err := w.jobEvent(machine.JobAdvance, "%s done after %s", done.Name, took); err != nil {
 		return err
+	}
+	if strings.HasPrefix(w.Job.Reason, waitsFor) {
+		w.Job.Reason = ""
 	}
 	w.Job.Step = next
 	e.enter(w)

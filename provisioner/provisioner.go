@@ -11,6 +11,7 @@ import (
 
 	"github.com/bareyard/bareyard/ipmi"
 	"github.com/bareyard/bareyard/machine"
+	"github.com/bareyard/bareyard/machine/trace"
 	"github.com/bareyard/bareyard/network"
 )
 
@@ -86,7 +87,14 @@ type Engine struct {
 	Memory       Memory
 	Certificates Certificates
 
-	Calendar Calendar // nil: nothing changes by itself
+	Calendar  Calendar // nil: nothing changes by itself
+	Discovery bool     // machines that nobody has enrolled are looked at
+	Inbox     Inbox    // these two only where discovery is on
+	Visits    Visits
+	List      EnrolmentList    // nil: none
+	Identify  Identifier       // nil: no BMC is asked which machine it is in
+	Boots     Boots            // nil: a job that waits for the agent does not say why
+	Trace     func(trace.Line) // of the engine's own part in a boot; it must not wait. nil: none
 
 	Agents   string     // base URL that agents and validators call, e.g. https://10.77.0.1:8443
 	Images   string     // base URL of the image store on the boot listener, e.g. http://10.77.0.1:8080/images

@@ -26,6 +26,8 @@ func (e *Engine) Act(ctx context.Context, a Action) error {
 		return e.actPort(ctx, a.MachineID)
 	case ActLeave:
 		return e.actLeave(ctx, a)
+	case ActEnrol:
+		return e.actEnrol(ctx, a)
 	}
 	return fmt.Errorf("carry out action: unknown kind %q", a.Kind)
 }
@@ -146,6 +148,7 @@ func (e *Engine) carryOut(ctx context.Context, m machine.Machine, j machine.Job,
 			return err
 		})
 	case machine.StepPowerOn:
+		e.tracePower(m, fmt.Sprintf("power on, next boot from the network (%s job, attempt %d)", j.Kind, j.Attempt))
 		if err := e.openPort(ctx, m, machine.ProvisionNIC); err != nil {
 			return err
 		}
@@ -161,6 +164,7 @@ func (e *Engine) carryOut(ctx context.Context, m machine.Machine, j machine.Job,
 			return e.Power.SetPower(ctx, t, ipmi.OpOn)
 		})
 	case machine.StepBootDisk:
+		e.tracePower(m, fmt.Sprintf("power off and on, next boot from disk (%s job, attempt %d)", j.Kind, j.Attempt))
 		return e.bmc(ctx, m, func(t ipmi.Target) error {
 			if err := e.Power.SetNextBoot(ctx, t, ipmi.DeviceDisk, m.Firmware == machine.UEFI); err != nil {
 				return err

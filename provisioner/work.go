@@ -122,6 +122,7 @@ const (
 	ActFence ActionKind = "fence" // withdraw the public address, close the port, power off
 	ActPort  ActionKind = "port"  // make the edge as the machine's order says now
 	ActLeave ActionKind = "leave" // take an address off a machine, and then out of its order
+	ActEnrol ActionKind = "enrol" // enrol a discovered machine, if the enrolment list names it
 )
 
 // Action is work outside the database, enqueued by the transition that calls for it.
