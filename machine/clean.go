@@ -169,7 +169,7 @@ func (inv *Inventory) clean() {
 		if !pciSlot.MatchString(p.Slot) {
 			p.Slot = ""
 		}
-		p.MAC = portMAC(p.MAC)
+		p.MAC = PortMAC(p.MAC)
 		p.Speed = min(max(p.Speed, 0), 10_000_000)
 		if p.Virtual = p.Virtual || p.Bus == "usb" || usbDriver(p.Driver); p.Virtual {
 			notOwn[p.MAC] = true
@@ -210,7 +210,7 @@ func (inv *Inventory) clean() {
 		if a, err := netip.ParseAddr(b.Address); err != nil || a.IsUnspecified() || a.Zone() != "" {
 			b.Address = ""
 		}
-		b.MAC, b.Firmware, b.IPMI = portMAC(b.MAC), CleanText(b.Firmware), CleanText(b.IPMI)
+		b.MAC, b.Firmware, b.IPMI = PortMAC(b.MAC), CleanText(b.Firmware), CleanText(b.IPMI)
 		if b.UUID = strings.ToLower(b.UUID); !uuidForm.MatchString(b.UUID) {
 			b.UUID = ""
 		}
@@ -233,7 +233,7 @@ func ownNICs(nics []NIC, notOwn map[string]bool) []NIC {
 	var own []NIC
 	seen := map[string]bool{"": true}
 	for _, n := range nics {
-		mac := portMAC(n.MAC)
+		mac := PortMAC(n.MAC)
 		if seen[mac] || notOwn[mac] {
 			continue
 		}
@@ -243,8 +243,8 @@ func ownNICs(nics []NIC, notOwn map[string]bool) []NIC {
 	return own
 }
 
-// portMAC returns the address of a port in lower case with colons, or "" for what is none: zero, a group, not Ethernet.
-func portMAC(s string) string {
+// PortMAC returns the address of a port in lower case with colons, or "" for what is none: zero, a group, not Ethernet.
+func PortMAC(s string) string {
 	mac, err := net.ParseMAC(s)
 	if err != nil || len(mac) != 6 || mac[0]&1 != 0 || bytes.Equal(mac, make([]byte, 6)) {
 		return ""

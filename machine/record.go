@@ -10,38 +10,55 @@ import (
 
 var machineName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
 
-// CheckRecord refuses a record that a job could not be run on, and names the field.
-func CheckRecord(m Machine) error {
-	bad := func(field, hint, format string, a ...any) error {
-		return &Error{Code: Invalid, Field: field, Message: fmt.Sprintf(format, a...), Hint: hint}
+func bad(field, hint, format string, a ...any) error {
+	return &Error{Code: Invalid, Field: field, Message: fmt.Sprintf(format, a...), Hint: hint}
+}
+
+// CheckName refuses what cannot be the name of a machine.
+func CheckName(name string) error {
+	if !machineName.MatchString(name) {
+		return bad("name", "use lower-case letters, digits, dots and hyphens", "machine name %q is not valid", name)
 	}
-	if !machineName.MatchString(m.Name) {
-		return bad("name", "use lower-case letters, digits, dots and hyphens", "machine name %q is not valid", m.Name)
+	return nil
+}
+
+// CheckBMC refuses a BMC that could not be reached, and one whose address holds a password.
+func CheckBMC(b BMC) error {
+	if b.Protocol != "ipmi" && b.Protocol != "redfish" {
+		return bad("bmc.protocol", "say ipmi or redfish", "BMC protocol %q is not known", b.Protocol)
 	}
-	if m.Firmware != BIOS && m.Firmware != UEFI {
-		return bad("firmware", "say bios or uefi", "firmware %q is not known", m.Firmware)
-	}
-	if m.BMC.Protocol != "ipmi" && m.BMC.Protocol != "redfish" {
-		return bad("bmc.protocol", "say ipmi or redfish", "BMC protocol %q is not known", m.BMC.Protocol)
-	}
-	if m.BMC.Address == "" {
+	if b.Address == "" {
 		return bad("bmc.address", "give host:port for IPMI, a URL for Redfish", "the BMC has no address")
 	}
-	for field, address := range map[string]string{"bmc.address": m.BMC.Address, "bmc.ipmi": m.BMC.IPMI} {
+	for field, address := range map[string]string{"bmc.address": b.Address, "bmc.ipmi": b.IPMI} {
 		if strings.ContainsAny(address, "@ \t\r\n") { // an address is shown and logged
 			return bad(field, "give the address alone; the user goes into bmc.username and the password into bmc_password", "the address of the BMC holds more than an address")
 		}
 	}
-	if m.BMC.Protocol == "redfish" && !strings.HasPrefix(m.BMC.Address, "https://") && !strings.HasPrefix(m.BMC.Address, "http://") {
+	if b.Protocol == "redfish" && !strings.HasPrefix(b.Address, "https://") && !strings.HasPrefix(b.Address, "http://") {
 		return bad("bmc.address", "write it as https://10.98.0.112", "the address of a Redfish BMC is not a URL")
 	}
-	if m.BMC.Protocol == "ipmi" && m.BMC.IPMI != "" {
+	if b.Protocol == "ipmi" && b.IPMI != "" {
 		return bad("bmc.ipmi", "leave it out: it is for Redfish BMCs that speak IPMI too", "the BMC speaks IPMI already")
 	}
-	if pin := strings.ReplaceAll(m.BMC.CertPin, ":", ""); pin != "" {
+	if pin := strings.ReplaceAll(b.CertPin, ":", ""); pin != "" {
 		if raw, err := hex.DecodeString(pin); err != nil || len(raw) != 32 {
 			return bad("bmc.cert_pin", "write its SHA-256 as 64 hex digits, or leave it out: what the BMC shows at enrolment is trusted then", "the certificate pin is not a SHA-256")
 		}
+	}
+	return nil
+}
+
+// CheckRecord refuses a record that a job could not be run on, and names the field.
+func CheckRecord(m Machine) error {
+	if err := CheckName(m.Name); err != nil {
+		return err
+	}
+	if m.Firmware != BIOS && m.Firmware != UEFI {
+		return bad("firmware", "say bios or uefi", "firmware %q is not known", m.Firmware)
+	}
+	if err := CheckBMC(m.BMC); err != nil {
+		return err
 	}
 	if m.Boot != BootNetwork && m.Boot != BootMedia {
 		return bad("boot", "say virtual-media, or leave it out", "boot %q is not known", m.Boot)

@@ -23,24 +23,38 @@ func (db *DB) Enroll(ctx context.Context, m machine.Machine, bmcPassword string,
 		m.State, text = next, "enrolled and admitted on an operator's word"
 	}
 	err := pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `INSERT INTO machine (id, name, site, rack, class, state, firmware, hardware, bmc, bmc_secret, boot_addr, boot)
-			VALUES ($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12)`, m.ID, m.Name, m.Site, m.Rack, m.Class, m.State, m.Firmware, m.Hardware, m.BMC,
-			db.seal.Close([]byte(bmcPassword), bmcPurpose(m.ID)), m.BootAddr, m.Boot); err != nil {
-			return explain("enroll machine "+m.Name, err)
-		}
-		for _, n := range m.Hardware.NICs {
-			if _, err := tx.Exec(ctx, `INSERT INTO machine_mac (mac, machine_id) VALUES ($1::macaddr, $2)`, n.MAC, m.ID); err != nil {
-				return explain("enroll port "+n.MAC, err)
-			}
-		}
-		if m.BMC.PinHow == provisioner.FirstUse {
-			if err := tell(ctx, tx, m.ID, "bmc.trust", "the BMC's certificate is trusted as it was shown at enrolment: SHA-256 "+m.BMC.CertPin); err != nil {
-				return err
-			}
+		if err := db.insertMachine(ctx, tx, m, bmcPassword); err != nil {
+			return err
 		}
 		return tell(ctx, tx, m.ID, "machine.enroll", text)
 	})
 	return m, err
+}
+
+// insertMachine writes a new machine with its ports. What was discovered of it is in its record now, or does not count.
+func (db *DB) insertMachine(ctx context.Context, tx pgx.Tx, m machine.Machine, bmcPassword string) error {
+	if _, err := tx.Exec(ctx, `INSERT INTO machine (id, name, site, rack, class, state, firmware, hardware, bmc, bmc_secret, boot_addr, boot)
+		VALUES ($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12)`, m.ID, m.Name, m.Site, m.Rack, m.Class, m.State, m.Firmware, m.Hardware, m.BMC,
+		db.seal.Close([]byte(bmcPassword), bmcPurpose(m.ID)), m.BootAddr, m.Boot); err != nil {
+		return explain("enroll machine "+m.Name, err)
+	}
+	var macs []string
+	for _, n := range m.Hardware.NICs {
+		macs = append(macs, n.MAC)
+		if _, err := tx.Exec(ctx, `INSERT INTO machine_mac (mac, machine_id) VALUES ($1::macaddr, $2)`, n.MAC, m.ID); err != nil {
+			return explain("enroll port "+n.MAC, err)
+		}
+	}
+	if _, err := tx.Exec(ctx, `DELETE FROM discovery WHERE id IN (SELECT discovery_id FROM sighted_mac WHERE mac = ANY ($1::macaddr[]))`, macs); err != nil {
+		return fmt.Errorf("clear inbox: %w", err)
+	}
+	if _, err := tx.Exec(ctx, `DELETE FROM sighted_mac WHERE mac = ANY ($1::macaddr[])`, macs); err != nil {
+		return fmt.Errorf("clear inbox: %w", err)
+	}
+	if m.BMC.PinHow == provisioner.FirstUse {
+		return tell(ctx, tx, m.ID, "bmc.trust", "the BMC's certificate is trusted as it was shown at enrolment: SHA-256 "+m.BMC.CertPin)
+	}
+	return nil
 }
 
 // Machine returns a machine by id or by name.

@@ -202,6 +202,7 @@ var sealedPlaces = []sealedPlace{
 	{"setting", "name", "value", "setting/"},
 	{"machine", "id", "bmc_secret", "bmc/"},
 	{"bmc", "machine_id", "next_secret", "bmc/"},
+	{"expected", "name", "secret", "expected/"},
 }
 
 func (p sealedPlace) any() string {

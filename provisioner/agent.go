@@ -1,6 +1,7 @@
 package provisioner
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,10 +21,10 @@ func (e *Engine) Hello(ctx context.Context, h machine.Hello, from netip.Addr) (m
 	nonce, err := e.Tickets.Nonce(ctx, hashOf(h.Nonce))
 	if errors.Is(err, ErrDenied) && e.Discovery {
 		v, err := e.Visits.Visit(ctx, hashOf(h.Nonce))
-		if err == nil {
+		if err == nil && bytes.Equal(v.Nonce, hashOf(h.Nonce)) {
 			return e.helloStranger(ctx, v, h, from)
 		}
-		if !errors.Is(err, ErrDenied) {
+		if err != nil && !errors.Is(err, ErrDenied) {
 			return machine.Welcome{}, err
 		}
 	}
@@ -91,7 +92,7 @@ func (e *Engine) Report(ctx context.Context, token string, r machine.Report) (ma
 	ticket, err := e.Tickets.Token(ctx, hashOf(token))
 	if errors.Is(err, ErrDenied) && e.Discovery {
 		v, err := e.Visits.Visit(ctx, hashOf(token))
-		if err == nil && v.Token != nil {
+		if err == nil && bytes.Equal(v.Token, hashOf(token)) {
 			return e.reportStranger(ctx, v, r)
 		}
 		if err != nil && !errors.Is(err, ErrDenied) {

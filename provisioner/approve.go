@@ -35,6 +35,10 @@ func (e *Engine) approve(ctx context.Context, id string, a Approval, expected st
 	if err != nil {
 		return m, err
 	}
+	if m, err = e.FirstUse(ctx, m); err != nil {
+		return m, err
+	}
+	a.BMC = m.BMC
 	identity := "its BMC was not asked which machine it is in"
 	if !a.SkipCheck && e.Identify != nil {
 		if identity, err = e.checkBMC(ctx, m, a.BMCPassword, f.Inventory); err != nil {

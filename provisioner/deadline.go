@@ -22,7 +22,7 @@ func (e *Engine) Watch(ctx context.Context, every time.Duration) error {
 			e.log().Error("deadline sweep failed", "err", err)
 		}
 		if n%5 == 0 {
-			if err := e.explain(ctx); err != nil && ctx.Err() == nil {
+			if err := e.Explain(ctx); err != nil && ctx.Err() == nil {
 				e.log().Error("boots cannot be explained", "err", err)
 			}
 		}

@@ -62,9 +62,11 @@ func (e *Engine) helloStranger(ctx context.Context, v Visit, h machine.Hello, fr
 		e.traced(line, trace.Refused, fmt.Sprintf("it came from %s, its boot from %s", from, v.Addr))
 		return machine.Welcome{}, fmt.Errorf("hello from %s: %w", from, ErrDenied)
 	}
-	seen := Identity{UUID: machine.CleanText(h.UUID), Serial: machine.CleanText(h.Serial), MACs: h.MACs, Boot: v.MAC}
-	if len(seen.MACs) > 64 {
-		return machine.Welcome{}, fmt.Errorf("hello with %d ports: %w", len(seen.MACs), ErrDenied)
+	seen := Identity{UUID: machine.CleanText(h.UUID), Serial: machine.CleanText(h.Serial), Boot: v.MAC}
+	for _, mac := range h.MACs[:min(len(h.MACs), 64)] {
+		if mac = machine.PortMAC(mac); mac != "" {
+			seen.MACs = append(seen.MACs, mac)
+		}
 	}
 	stray := false
 	err := e.Inbox.Meet(ctx, seen, func(w *Meeting) error {

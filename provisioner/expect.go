@@ -45,8 +45,8 @@ func (l LineErrors) Err() error {
 	return &machine.Error{Code: machine.Invalid, Field: fmt.Sprintf("line %d: %s", l[0].Line, l[0].Field), Message: b.String(), Hint: "correct these lines and give the whole list again: what was taken before stays as it is"}
 }
 
-// add notes an error of a line; one that names a field of its own keeps it.
-func (l *LineErrors) add(line int, field string, err error) {
+// Add notes an error of a line; one that names a field of its own keeps it.
+func (l *LineErrors) Add(line int, field string, err error) {
 	x := LineError{Line: line, Field: field, Message: err.Error()}
 	var me *machine.Error
 	if errors.As(err, &me) {
@@ -83,14 +83,14 @@ func (e *Engine) Expect(ctx context.Context, list []Expectation) (ExpectResult, 
 			classes[x.Class] = err
 		}
 		if err := classes[x.Class]; err != nil {
-			wrong.add(x.Line, "class", err)
+			wrong.Add(x.Line, "class", err)
 		}
 		for _, k := range [][2]string{{"name", x.Name}, {"mac", x.MAC}, {"serial", machine.SerialKey(x.Serial)}, {"boot_addr", x.BootAddr}, {"bmc_address", x.BMC.Address}} {
 			if k[1] == "" {
 				continue
 			}
 			if first, twice := taken[k[0]+" "+k[1]]; twice {
-				wrong.add(x.Line, k[0], fmt.Errorf("%s is in line %d already", k[1], first))
+				wrong.Add(x.Line, k[0], fmt.Errorf("%s is in line %d already", k[1], first))
 				continue
 			}
 			taken[k[0]+" "+k[1]] = x.Line
@@ -105,7 +105,7 @@ func (e *Engine) Expect(ctx context.Context, list []Expectation) (ExpectResult, 
 // CheckExpected puts an entry into one form, and adds what is wrong with it to the errors.
 func CheckExpected(x *Expectation, wrong *LineErrors) {
 	bad := func(field, hint, format string, a ...any) {
-		wrong.add(x.Line, field, &machine.Error{Message: fmt.Sprintf(format, a...), Hint: hint})
+		wrong.Add(x.Line, field, &machine.Error{Message: fmt.Sprintf(format, a...), Hint: hint})
 	}
 	x.Serial, x.Site, x.Rack = strings.TrimSpace(x.Serial), strings.TrimSpace(x.Site), strings.TrimSpace(x.Rack)
 	x.BMC.Protocol = cmp.Or(x.BMC.Protocol, "ipmi")
@@ -140,10 +140,10 @@ func CheckExpected(x *Expectation, wrong *LineErrors) {
 		}
 	}
 	if err := machine.CheckName(x.Name); err != nil {
-		wrong.add(x.Line, "name", err)
+		wrong.Add(x.Line, "name", err)
 	}
 	if err := machine.CheckBMC(x.BMC); err != nil {
-		wrong.add(x.Line, "bmc", err)
+		wrong.Add(x.Line, "bmc", err)
 	}
 	if x.BMC.Username == "" {
 		bad("bmc_user", "the user that drives it", "the BMC has no user")

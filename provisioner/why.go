@@ -44,8 +44,8 @@ const waitsFor = "waiting for the agent"
 // explainAfter is how long a job waits for the agent before it says why: most machines take minutes.
 const explainAfter = 2 * time.Minute
 
-// explain puts into each job that waits for its agent where the boot stands, once for each situation.
-func (e *Engine) explain(ctx context.Context) error {
+// Explain puts into each job that waits for its agent where the boot stands, once for each situation.
+func (e *Engine) Explain(ctx context.Context) error {
 	if e.Boots == nil {
 		return nil
 	}
