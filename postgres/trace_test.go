@@ -182,18 +182,19 @@ func bounded(t *testing.T, cluster *postgrestest.Cluster) {
 
 	// A flood of made-up addresses pushes out other strangers, and never a machine.
 	s := &lines{at: time.Now().Truncate(time.Second).Add(-time.Hour)}
-	for i := range 300 {
-		for range 5 {
+	for i := range 140 {
+		for range 4 {
 			s.boot(fmt.Sprintf("02:00:00:00:%02x:%02x", i/256, i%256))
 		}
 	}
-	for rest := s.all; len(rest) > 0; rest = rest[min(30, len(rest)):] {
-		if err := db.WriteTrace(t.Context(), rest[:min(30, len(rest))]); err != nil {
+	const batch = 4 * 6 * 20 // of 20 strangers
+	for rest := s.all; len(rest) > 0; rest = rest[min(batch, len(rest)):] {
+		if err := db.WriteTrace(t.Context(), rest[:min(batch, len(rest))]); err != nil {
 			t.Fatal(err)
 		}
 	}
 	strangers, err := db.StrangerBoots(t.Context())
-	if err != nil || len(strangers) != 64 || strangers[0].MAC != "02:00:00:00:01:2b" {
+	if err != nil || len(strangers) != 64 || strangers[0].MAC != "02:00:00:00:00:8b" {
 		t.Fatalf("%d strangers, %v, the newest %+v", len(strangers), err, strangers[0].MAC)
 	}
 	if boots, err = db.Boots(t.Context(), []string{strangers[0].MAC}); err != nil || len(boots) != 3 {
