@@ -75,6 +75,8 @@ type Server struct {
 	Addresses Addresses
 	Ledger    Ledger
 	Edges     Edges
+	Inbox     Inbox
+	Boots     Boots
 	Store     *images.Store
 	Engine    *provisioner.Engine
 	Validator string // path of the bareyard-validate that installed machines fetch
@@ -96,6 +98,8 @@ func (s *Server) Handler() http.Handler {
 	s.catalogueRoutes(api)
 	s.machineRoutes(api)
 	s.bmcRoutes(api)
+	s.discoveryRoutes(api)
+	s.bootRoutes(api)
 	s.orderRoutes(api)
 	s.addressRoutes(api)
 	s.networkRoutes(api)

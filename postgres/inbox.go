@@ -27,7 +27,11 @@ func scanFound(row pgx.CollectableRow) (machine.Found, error) {
 }
 
 func getFound(ctx context.Context, q querier, id, lock string) (machine.Found, error) {
-	rows, err := q.Query(ctx, `SELECT `+foundColumns+` FROM discovery d WHERE d.id = $1 `+lock, id)
+	where := `d.id = $1 `
+	if mac, ok := parseMAC(id); ok {
+		id, where = mac, `d.id = (SELECT discovery_id FROM sighted_mac WHERE mac = $1::macaddr) `
+	}
+	rows, err := q.Query(ctx, `SELECT `+foundColumns+` FROM discovery d WHERE `+where+lock, id)
 	if err != nil {
 		return machine.Found{}, fmt.Errorf("read discovered machine: %w", err)
 	}
@@ -41,7 +45,7 @@ func getFound(ctx context.Context, q querier, id, lock string) (machine.Found, e
 	return f, nil
 }
 
-// Found implements provisioner.Inbox.
+// Found implements provisioner.Inbox, by id or by the MAC address of a port.
 func (db *DB) Found(ctx context.Context, id string) (machine.Found, error) {
 	return getFound(ctx, db.pool, id, "")
 }
