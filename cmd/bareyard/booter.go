@@ -38,16 +38,34 @@ func (b booter) Reserves(a netip.Addr) bool {
 	return b.reserved.reserves(a)
 }
 
-// Boot implements netboot.Booter: the agent within the boot window of a job, the disk at any other time.
+// Boot implements netboot.Booter: the agent within the boot window of a job, the disk at any other time. Where discovery is
+// on, a machine that nobody has enrolled boots the agent too.
 func (b booter) Boot(ctx context.Context, mac string) (netboot.Boot, error) {
 	_, j, err := b.db.ByMAC(ctx, mac)
+	if machine.CodeOf(err) == machine.NotFound {
+		return b.stranger(ctx, mac)
+	}
 	if err != nil {
-		return netboot.Boot{}, unknown(err)
+		return netboot.Boot{}, err
 	}
 	if provisioner.BootWindow(j) {
 		return netboot.Boot{Kind: netboot.BootAgent, Cmdline: b.args}, nil
 	}
 	return netboot.Boot{Kind: netboot.BootDisk}, nil
+}
+
+// stranger says what a machine boots that nobody has enrolled.
+func (b booter) stranger(ctx context.Context, mac string) (netboot.Boot, error) {
+	agent, known, err := b.engine.Discovers(ctx, mac)
+	switch {
+	case err != nil:
+		return netboot.Boot{}, err
+	case agent:
+		return netboot.Boot{Kind: netboot.BootAgent, Cmdline: b.args}, nil
+	case known: // rejected, or an enrolled machine's port that is not on its record
+		return netboot.Boot{Kind: netboot.BootDisk}, nil
+	}
+	return netboot.Boot{}, netboot.ErrUnknown
 }
 
 // Archive implements netboot.Booter.

@@ -49,6 +49,10 @@ type classPut struct {
 	Count       int    `help:"How many cards."`
 	Price       int64  `required:"" placeholder:"MINOR" help:"Per month, in minor units (cents)."`
 	Currency    string `default:"CNY" help:"ISO 4217 (default: CNY)."`
+
+	Memory   int64 `placeholder:"GIB" help:"Memory that its machines have at least: to propose the class for a discovered one."`
+	Disks    int   `placeholder:"N" help:"Disks that they have at least; likewise."`
+	DiskSize int64 `placeholder:"GB" help:"What their disks hold together at least; likewise."`
 }
 
 // Run defines a class.
@@ -57,6 +61,11 @@ func (k *classPut) Run(ctx context.Context, t *terminal) error {
 		class := machine.Class{Name: k.Name, Description: k.Description, Accelerator: k.Accelerator, Count: k.Count, MonthlyPrice: k.Price, Currency: k.Currency}
 		if err := c.PutClass(ctx, class); err != nil {
 			return err
+		}
+		if k.Memory > 0 || k.Disks > 0 || k.DiskSize > 0 {
+			if err := c.PutClassFacts(ctx, machine.ClassFacts{Class: k.Name, Memory: k.Memory << 30, Disks: k.Disks, DiskSize: k.DiskSize * 1e9}); err != nil {
+				return err
+			}
 		}
 		return k.tell(t, class, "class %s is defined", k.Name)
 	})

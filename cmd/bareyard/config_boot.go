@@ -21,6 +21,7 @@ type bootConfig struct {
 	Mode      string         `yaml:"mode"`
 	Prefix    netip.Prefix   `yaml:"prefix"` // the network: machines get their reserved addresses from it
 	Range     netboot.Range  `yaml:"range"`
+	Discovery bool           `yaml:"discovery"` // look at machines that nobody knows
 	Router    netip.Addr     `yaml:"router"`
 	DNS       []netip.Addr   `yaml:"dns"`
 	Subnets   []subnetConfig `yaml:"subnets"`
@@ -173,6 +174,10 @@ func (b *bootConfig) subnetProblem() (key, problem, hint string) {
 	if i, err := netboot.CheckSubnets(all); err != nil {
 		field, problem, _ := strings.Cut(err.Error(), ": ")
 		return at(i) + "." + field, problem, subnetHints[field]
+	}
+	ranged := slices.ContainsFunc(all, func(n netboot.Subnet) bool { return n.Range != (netboot.Range{}) })
+	if b.Discovery && b.Mode == modeAuthoritative && !ranged {
+		return "boot.discovery", "is on, and no network has addresses for machines that nobody knows", "set boot.range, e.g. to 10.99.0.200-10.99.0.250: addresses of the network that nobody else has"
 	}
 	return "", "", ""
 }

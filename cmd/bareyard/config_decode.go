@@ -15,7 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// decodeStrict reads one YAML document into the struct that into points to. It knows strings, unsigned numbers, lists, structs and what
+// decodeStrict reads one YAML document into the struct that into points to. It knows strings, booleans, unsigned numbers, lists, structs and what
 // reads itself from text; an unknown key, a key given twice and a value of the wrong kind are errors that name file, line and key. It
 // returns the line of each key that was given, by its dotted name.
 func decodeStrict(file string, text []byte, into any) (map[string]int, error) {
@@ -78,6 +78,13 @@ func (d *decoder) value(n *yaml.Node, key string, v reflect.Value) error {
 			return d.wrong(n, key, key+" wants one value", "")
 		}
 		v.SetString(n.Value)
+		return nil
+	case reflect.Bool:
+		on, err := strconv.ParseBool(n.Value)
+		if n.Kind != yaml.ScalarNode || n.Tag != "!!bool" || err != nil {
+			return d.wrong(n, key, fmt.Sprintf("%s wants true or false, not %q", key, n.Value), "")
+		}
+		v.SetBool(on)
 		return nil
 	case reflect.Uint16:
 		number, err := strconv.ParseUint(n.Value, 10, 16)

@@ -17,6 +17,7 @@ import (
 
 // machineCommand is the operators' side of machines.
 type machineCommand struct {
+	inboxCommands
 	List       machineList   `cmd:"" help:"List machines."`
 	Show       machineShow   `cmd:"" help:"Show a machine and what happened to it."`
 	Import     machineImport `cmd:"" help:"Enrol the machines of a YAML file."`
@@ -68,6 +69,9 @@ type machineShow struct{ oneMachine }
 func (m *machineShow) Run(ctx context.Context, t *terminal) error {
 	return m.call(ctx, func(ctx context.Context, c *client.Client) error {
 		x, err := c.Machine(ctx, m.Machine)
+		if machine.CodeOf(err) == machine.NotFound {
+			return m.discovered(ctx, t, c, err)
+		}
 		if err != nil {
 			return err
 		}
@@ -90,11 +94,32 @@ func (m *machineShow) Run(ctx context.Context, t *terminal) error {
 				fmt.Fprintf(w, "reason\t%s\n", x.Reason)
 			}
 			fmt.Fprintln(w)
-			for _, ev := range events {
-				fmt.Fprintf(w, "%s\t%s\t%s\n", ev.At.Local().Format("2006-01-02 15:04:05"), ev.Kind, ev.Text)
-			}
+			showEvents(w, events)
 		})
 	})
+}
+
+// discovered shows a machine that nobody has enrolled, if there is one.
+func (m *machineShow) discovered(ctx context.Context, t *terminal, c *client.Client, unknown error) error {
+	f, err := c.Found(ctx, m.Machine)
+	if err != nil {
+		return unknown
+	}
+	events, err := c.Events(ctx, "", f.ID)
+	if err != nil {
+		return err
+	}
+	return m.show(t, map[string]any{"discovered": f, "events": events}, func(w io.Writer) {
+		showFound(w, f)
+		fmt.Fprintln(w)
+		showEvents(w, events)
+	})
+}
+
+func showEvents(w io.Writer, events []provisioner.Event) {
+	for _, ev := range events {
+		fmt.Fprintf(w, "%s\t%s\t%s\n", ev.At.Local().Format("2006-01-02 15:04:05"), ev.Kind, ev.Text)
+	}
 }
 
 type machineImport struct {

@@ -178,8 +178,11 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 	if err != nil {
 		return err
 	}
+	rec := newRecorder(node, db.WriteTrace, log)
+	engine.Trace = rec.note
+	group.Go(func() error { return rec.Run(ctx) })
 	store := &images.Store{Dir: cfg.ImageDir}
-	server := &api.Server{Accounts: db, Machines: db, Orders: db, Log: db, Catalogue: db, Shelf: db, BMCs: db, Store: store, Engine: engine, Edges: &edgeDesk{authority, edge},
+	server := &api.Server{Accounts: db, Machines: db, Orders: db, Log: db, Catalogue: db, Shelf: db, BMCs: db, Inbox: db, Boots: db, Store: store, Engine: engine, Edges: &edgeDesk{authority, edge},
 		Validator: cfg.Validator, Logger: log, Version: version}
 	server.Pools, server.Addresses, server.Ledger = db, db, db
 	handler := server.Handler()
@@ -210,7 +213,7 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 		group.Go(func() error { return seen.run(ctx) })
 		boot := newBoot(cfg, engine, db, reserved, log)
 		boot.Handlers = map[string]http.Handler{"/images/": http.StripPrefix("/images", store.Handler())}
-		boot.Trace = seen.trace
+		boot.Trace = func(x netboot.Exchange) { seen.trace(x); rec.exchange(x) }
 		group.Go(func() error { return boot.Run(ctx) })
 	}
 	return nil
@@ -226,6 +229,7 @@ func newEngine(cfg config, db *postgres.DB, log *slog.Logger, ca string, edge ne
 	e := &provisioner.Engine{
 		Store: db, Shelf: db, Tickets: db, Vault: db, BMCs: db, Pins: db,
 		Power: bmcs, Accounts: bmcs, Memory: bmcs, Certificates: bmcs,
+		Discovery: cfg.Boot.Discovery, Inbox: db, Visits: db, List: db, Identify: bmcs, Boots: db,
 		SeenWithin: time.Duration(cfg.BMC.SeenWithin),
 		Edge:       edge, Ports: &bridgeport.Driver{Netns: cfg.Ports.Netns},
 		Agents:   "https://" + net.JoinHostPort(cfg.Boot.Address.String(), port),

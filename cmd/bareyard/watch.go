@@ -83,13 +83,13 @@ type view struct {
 
 func (v *view) event(ev provisioner.Event) {
 	switch ev.Kind {
-	case "job.advance", "job.succeed", "job.retry", "job.fail", "job.cancel", "job.try", "job.resume", "job.reboot", "machine.quarantine", "machine.park", "order.move", "order.fail", "order.hand-over", "validation":
+	case "job.advance", "job.succeed", "job.retry", "job.fail", "job.cancel", "job.try", "job.resume", "job.reboot", "job.wait", "machine.quarantine", "machine.park", "order.move", "order.fail", "order.hand-over", "validation":
 		v.clear()
 		mark := "✓"
 		switch ev.Kind {
 		case "job.retry", "job.fail", "job.cancel", "order.fail", "machine.quarantine", "machine.park", "order.move":
 			mark = "✗"
-		case "job.try", "job.resume", "job.reboot":
+		case "job.try", "job.resume", "job.reboot", "job.wait":
 			mark = "…"
 		}
 		fmt.Fprintf(v.out, "%s %s %s\n", ev.At.Local().Format("15:04:05"), mark, ev.Text)
