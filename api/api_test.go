@@ -29,6 +29,7 @@ type office struct {
 	t      *testing.T
 	server *httptest.Server
 	db     *postgrestest.DB
+	engine *provisioner.Engine
 	order  machine.Order
 	acme   string // tokens
 	other  string
@@ -39,8 +40,9 @@ func newOffice(t *testing.T) *office {
 	t.Helper()
 	o := &office{t: t, db: cluster.DB(t)}
 	ctx := t.Context()
-	engine := &provisioner.Engine{Store: o.db, Shelf: o.db, Tickets: o.db, Vault: o.db, BMCs: o.db, Pins: o.db}
-	s := &api.Server{Accounts: o.db, Machines: o.db, Orders: o.db, Log: o.db, Catalogue: o.db, Shelf: o.db, BMCs: o.db, Store: &images.Store{Dir: t.TempDir()},
+	engine := &provisioner.Engine{Store: o.db, Shelf: o.db, Tickets: o.db, Vault: o.db, BMCs: o.db, Inbox: o.db, Boots: o.db, Pins: o.db}
+	o.engine = engine
+	s := &api.Server{Accounts: o.db, Machines: o.db, Orders: o.db, Log: o.db, Catalogue: o.db, Shelf: o.db, BMCs: o.db, Inbox: o.db, Boots: o.db, Store: &images.Store{Dir: t.TempDir()},
 		Engine: engine, Logger: slog.New(slog.DiscardHandler), Version: "test"}
 	s.Pools, s.Addresses, s.Ledger = o.db, o.db, o.db
 	o.server = httptest.NewServer(s.Handler())
@@ -150,6 +152,8 @@ var bodies = map[string]string{
 	"create-order": `{"class":"c","image":"i","line":"l","bandwidth":10,"ssh_keys":["x"]}`,
 	"create-token": `{"role":"operator"}`, "park-machine": `{"reason":"because"}`, "unpark-machine": `{"reason":"because"}`, "retire-machine": `{"reason":"because"}`,
 	"admit-machine": `{"reason":"because"}`, "quarantine-machine": `{"reason":"because"}`,
+	"approve-discovered": `{"name":"x","class":"c","bmc":{"username":"u"},"bmc_password":"p"}`, "reject-discovered": `{"reason":"because"}`,
+	"expect-machines": `{"list":[]}`, "put-class-facts": `{"memory":1,"disks":1,"disk_size":1}`,
 	"put-class": `{"monthly_price":1,"currency":"CNY"}`, "put-line": `{"site":"s","min_bandwidth":1,"max_bandwidth":2,"cool_down":"1h","ranges":[]}`,
 	"set-bmc-credentials": `{"password":"x"}`, "trust-bmc": `{}`,
 	"enroll-machine": `{"name":"n2","site":"s","class":"c","firmware":"bios","bmc_password":"x","boot_addr":"10.0.0.8","bmc":{"protocol":"ipmi","address":"x","username":"u"},"hardware":{"uuid":"","serial":"","nics":[],"disks":[]}}`,

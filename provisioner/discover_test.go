@@ -121,7 +121,7 @@ func (y *inboxYard) enrolByList(id string, try int) {
 }
 
 func approval() provisioner.Approval {
-	return provisioner.Approval{Name: "gpu1", Site: "sha1", Rack: "r1", Class: "rtx5090x2", BMC: machine.BMC{Username: "admin"}, BMCPassword: "secret", Admit: true, ProvisionPort: "p1"}
+	return provisioner.Approval{Name: "gpu1", Site: "lab", Rack: "r1", Class: "rtx5090x2", BMC: machine.BMC{Username: "admin"}, BMCPassword: "secret", Admit: true, ProvisionPort: "p1"}
 }
 
 // TestDiscovery: a stranger's boot gives nothing but a way into the inbox; seen again, it is updated.

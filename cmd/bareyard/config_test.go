@@ -121,6 +121,8 @@ func TestConfigRefusals(t *testing.T) {
 		{"prefix with host bits", strings.Replace(boot, "10.99.0.0/24", "10.99.0.7/24", 1), "f.yaml:3: boot.prefix must be", "10.99.0.0/24"},
 		{"no interface", "boot:\n  address: 10.99.0.1\n", "f.yaml: boot.interface is missing", "ip link"},
 		{"mode", boot + "  mode: both\n", `f.yaml:5: boot.mode "both" is no mode`, "authoritative"},
+		{"discovery without addresses", boot + "  discovery: true\n", "f.yaml:5: boot.discovery is on, and no network has addresses", "boot.range"},
+		{"discovery that is no answer", boot + "  discovery: often\n", `f.yaml:5: boot.discovery wants true or false, not "often"`, ""},
 		{"range that is none", boot + "  range: 10.99.0.9\n", `f.yaml:5: boot.range: "10.99.0.9" is not a range`, ""},
 		{"range upside down", boot + "  range: 10.99.0.9-10.99.0.8\n", "f.yaml:5: boot.range:", ""},
 		{"range elsewhere", boot + "  range: 10.98.0.9-10.98.0.20\n", "f.yaml:5: boot.range 10.98.0.9-10.98.0.20 does not lie within 10.99.0.0/24", "10.98.0.200"},

@@ -17,7 +17,6 @@ import (
 
 // machineCommand is the operators' side of machines.
 type machineCommand struct {
-	inboxCommands
 	List       machineList   `cmd:"" help:"List machines."`
 	Show       machineShow   `cmd:"" help:"Show a machine and what happened to it."`
 	Import     machineImport `cmd:"" help:"Enrol the machines of a YAML file."`
@@ -28,6 +27,8 @@ type machineCommand struct {
 	Quarantine machineMove   `cmd:"" help:"Take a suspicious machine out."`
 	Retire     machineMove   `cmd:"" help:"Take a machine out for good."`
 	BMC        machineBMC    `cmd:"" name:"bmc" help:"A machine's BMC: its password and its certificate."`
+
+	inboxCommands
 }
 
 type machineList struct {

@@ -21,6 +21,7 @@ import (
 	"github.com/bareyard/bareyard/images"
 	"github.com/bareyard/bareyard/ipmi"
 	"github.com/bareyard/bareyard/machine"
+	"github.com/bareyard/bareyard/netboot"
 	"github.com/bareyard/bareyard/network"
 	"github.com/bareyard/bareyard/network/bridgeport"
 	"github.com/bareyard/bareyard/postgres"
