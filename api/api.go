@@ -77,6 +77,8 @@ type Server struct {
 	Edges     Edges
 	Inbox     Inbox
 	Boots     Boots
+	Tasks     Tasks
+	Books     Books
 	Store     *images.Store
 	Engine    *provisioner.Engine
 	Validator string // path of the bareyard-validate that installed machines fetch
@@ -103,6 +105,8 @@ func (s *Server) Handler() http.Handler {
 	s.orderRoutes(api)
 	s.addressRoutes(api)
 	s.networkRoutes(api)
+	s.taskRoutes(api)
+	s.trafficRoutes(api)
 	s.eventRoutes(api)
 	s.tokenRoutes(api)
 	s.edgeRoutes(api)

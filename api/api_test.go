@@ -44,7 +44,7 @@ func newOffice(t *testing.T) *office {
 	o.engine = engine
 	s := &api.Server{Accounts: o.db, Machines: o.db, Orders: o.db, Log: o.db, Catalogue: o.db, Shelf: o.db, BMCs: o.db, Inbox: o.db, Boots: o.db, Store: &images.Store{Dir: t.TempDir()},
 		Engine: engine, Logger: slog.New(slog.DiscardHandler), Version: "test"}
-	s.Pools, s.Addresses, s.Ledger = o.db, o.db, o.db
+	s.Pools, s.Addresses, s.Ledger, s.Tasks, s.Books, engine.Directory = o.db, o.db, o.db, o.db, o.db, o.db
 	o.server = httptest.NewServer(s.Handler())
 	t.Cleanup(o.server.Close)
 	o.must(o.db.PutClass(ctx, machine.Class{Name: "c", MonthlyPrice: 1, Currency: "CNY"}))
@@ -147,6 +147,7 @@ func TestForeignToken(t *testing.T) {
 var bodies = map[string]string{
 	"put-address-pool": `{"line":"l","cool_down":"1h","ranges":["203.0.113.64/30"]}`, "retire-address-range": `{"range":"203.0.113.0/30"}`, "keep-addresses": `{"address":"203.0.113.1","state":"reserved"}`,
 	"add-order-addresses": `{}`, "remove-order-address": `{"address":"203.0.113.0"}`, "move-order-address": `{"address":"203.0.113.0","to":"o"}`,
+	"set-order-name": `{"address":"203.0.113.0","name":"a.example.com"}`, "done-task": `{}`, "refuse-task": `{"note":"no"}`,
 	"set-bandwidth": `{"up":20}`, "add-pack": `{"up":20,"days":1}`, "limit-order": `{}`, "blackhole-order": `{"for":"2h"}`,
 	"reinstall-order": `{"image":"i","consent":"web"}`, "power-order": `{"op":"off"}`,
 	"create-order": `{"class":"c","image":"i","line":"l","bandwidth":10,"ssh_keys":["x"]}`,

@@ -16,6 +16,7 @@ import (
 // Ledger knows what orders have agreed on.
 type Ledger interface {
 	Changes(ctx context.Context, orderID string) ([]provisioner.Change, error) // oldest first
+	Names(ctx context.Context, orderID string) ([]provisioner.Name, error)
 }
 
 // KeyHeader lets a request be repeated without harm.
@@ -82,6 +83,41 @@ func (s *Server) networkRoutes(api huma.API) {
 		}
 		o, err = s.Engine.MoveAddress(ctx, o.ID, p, in.Body.To)
 		return &reply[machine.Order]{shownTo(ctx, o)}, err
+	})
+	route(s, api, http.MethodGet, "/v1/orders/{id}/names", "list-order-names", "Reverse DNS of an order's addresses", func(ctx context.Context, in *OrderPath) (*reply[[]provisioner.Name], error) {
+		o, err := s.ownOrder(ctx, in.ID)
+		if err != nil {
+			return nil, err
+		}
+		list, err := s.Ledger.Names(ctx, o.ID)
+		if c, _ := caller(ctx); c.Role != Operator {
+			for i := range list {
+				if list[i].Problem != "" { // it may name the operator's servers
+					list[i].Problem = "not set yet; the operator sees why"
+				}
+			}
+		}
+		return &reply[[]provisioner.Name]{list}, err
+	})
+	route(s, api, http.MethodPut, "/v1/orders/{id}/names", "set-order-name", "Set the reverse DNS of an address, or clear it", func(ctx context.Context, in *struct {
+		OrderPath
+		Body struct {
+			Address string `json:"address" doc:"one address; within an IPv6 prefix any"`
+			Name    string `json:"name,omitempty" maxLength:"300" doc:"a full host name; left out it is cleared"`
+		}
+	}) (*struct{}, error) {
+		o, err := s.ownOrder(ctx, in.ID)
+		if err != nil {
+			return nil, err
+		}
+		p, err := network.ParseAddress("address", in.Body.Address)
+		if err != nil {
+			return nil, err
+		}
+		if !p.IsSingleIP() {
+			return nil, &machine.Error{Code: machine.Invalid, Field: "address", Message: p.String() + " is not a single address", Hint: "name one address of it, e.g. " + network.FirstOf(p).Addr().String()}
+		}
+		return nil, s.Engine.SetName(ctx, o.ID, p.Addr(), in.Body.Name)
 	})
 	s.bandwidthRoutes(api)
 	s.restrictionRoutes(api)

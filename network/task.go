@@ -20,6 +20,7 @@ type TaskState string
 const (
 	TaskOpen      TaskState = "open"
 	TaskDone      TaskState = "done"      // a person has confirmed it
+	TaskRefused   TaskState = "refused"   // a person will not do it, and says why
 	TaskWithdrawn TaskState = "withdrawn" // not wanted any more: something else was asked for since
 )
 

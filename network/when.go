@@ -20,3 +20,15 @@ func ParseInstant(field, text string) (time.Time, error) {
 	}
 	return time.Time{}, invalid(field, fmt.Sprintf("%q is no time with its zone", text), "write it as 2026-11-03T10:00Z or 2026-11-03T18:00+08:00")
 }
+
+// ParseDay reads a time as ParseInstant does, or a day, which begins at midnight UTC.
+func ParseDay(field, text string) (time.Time, error) {
+	if t, err := time.Parse(time.DateOnly, text); err == nil {
+		return t, nil
+	}
+	t, err := ParseInstant(field, text)
+	if err != nil {
+		return t, invalid(field, fmt.Sprintf("%q is no day and no time with its zone", text), "write it as 2026-11-03 or 2026-11-03T10:00Z")
+	}
+	return t, nil
+}

@@ -15,7 +15,7 @@ import (
 
 // addressState is the state of an address a as people see it.
 const addressState = `CASE WHEN a.state <> 'stock' THEN a.state WHEN a.leaving THEN 'leaving' WHEN a.order_id IS NOT NULL THEN 'held'
-	WHEN a.free_at > now() THEN 'cooling' ELSE 'free' END`
+	WHEN a.free_at > now() OR EXISTS (SELECT 1 FROM ptr WHERE ptr.prefix = a.addr) THEN 'cooling' ELSE 'free' END`
 
 // Addresses lists addresses in their order.
 func (db *DB) Addresses(ctx context.Context, f provisioner.AddressFilter) ([]provisioner.Address, error) {

@@ -147,7 +147,7 @@ func (db *DB) RetireRange(ctx context.Context, r netip.Prefix) (removed int64, e
 		if _, err := tx.Exec(ctx, `SELECT 1 FROM address WHERE addr <<= $1::inet FOR UPDATE`, r); err != nil {
 			return fmt.Errorf("retire range: %w", err)
 		}
-		err = tx.QueryRow(ctx, `SELECT count(*), (array_agg(addr))[1] FROM address WHERE addr <<= $1::inet AND (order_id IS NOT NULL OR free_at > now())`, r).Scan(&busy, &example)
+		err = tx.QueryRow(ctx, `SELECT count(*), (array_agg(addr))[1] FROM address WHERE addr <<= $1::inet AND (order_id IS NOT NULL OR free_at > now() OR EXISTS (SELECT 1 FROM ptr WHERE ptr.prefix = address.addr))`, r).Scan(&busy, &example)
 		if err != nil {
 			return fmt.Errorf("retire range: %w", err)
 		}

@@ -108,6 +108,7 @@ func (s stock) Addresses(ctx context.Context, w provisioner.Want, orderID string
 	for _, lock := range lookTwice {
 		rows, err := s.tx.Query(ctx, `WITH pick AS (
 				SELECT addr FROM address WHERE line = $1 AND family = $2 AND order_id IS NULL AND state = 'stock' AND free_at <= now()
+				AND NOT EXISTS (SELECT 1 FROM ptr WHERE ptr.prefix = address.addr) -- the name of whoever had it is still in the reverse DNS
 				ORDER BY free_at, addr LIMIT $3 `+lock+`),
 			held AS (UPDATE address a SET order_id = $4, since = clock_timestamp() FROM pick WHERE a.addr = pick.addr RETURNING a.addr)
 			INSERT INTO assignment (addr, order_id, project, machine_id, during)
@@ -129,9 +130,10 @@ func (s stock) Addresses(ctx context.Context, w provisioner.Want, orderID string
 }
 
 func (s stock) noAddress(ctx context.Context, w provisioner.Want, free int) error {
-	var total, cooling int
-	err := s.tx.QueryRow(ctx, `SELECT count(*), count(*) FILTER (WHERE order_id IS NULL AND state = 'stock' AND free_at > now()) FROM address WHERE line = $1 AND family = $2`,
-		w.Line, w.Family).Scan(&total, &cooling)
+	var total, cooling, named int
+	err := s.tx.QueryRow(ctx, `SELECT count(*), count(*) FILTER (WHERE order_id IS NULL AND state = 'stock' AND free_at > now()),
+		count(*) FILTER (WHERE order_id IS NULL AND state = 'stock' AND free_at <= now() AND EXISTS (SELECT 1 FROM ptr WHERE ptr.prefix = address.addr)) FROM address WHERE line = $1 AND family = $2`,
+		w.Line, w.Family).Scan(&total, &cooling, &named)
 	if err != nil {
 		return fmt.Errorf("count addresses: %w", err)
 	}
@@ -149,6 +151,8 @@ func (s stock) noAddress(ctx context.Context, w provisioner.Want, free int) erro
 		e.Message, e.Hint = fmt.Sprintf("line %s has %d free, %d are asked for", w.Line, free, w.Count), "ask for fewer, or choose another line"
 	case cooling > 0:
 		e.Hint += fmt.Sprintf(": %d that were released cool down before they are given out again", cooling)
+	case named > 0:
+		e.Hint += fmt.Sprintf(": %d wait for their reverse DNS to be cleared", named)
 	}
 	return e
 }
@@ -160,6 +164,11 @@ func (s stock) release(ctx context.Context, where string, args ...any) error {
 		FROM address_pool p WHERE p.name = a.pool AND a.order_id = $1`+where, args...)
 	if err != nil {
 		return fmt.Errorf("free address: %w", err)
+	}
+	_, err = s.tx.Exec(ctx, `UPDATE ptr SET name = '', state = 'waiting', due = now(), tries = 0 WHERE name <> '' AND prefix IN
+		(SELECT s.addr FROM assignment s JOIN address a ON a.addr = s.addr WHERE s.order_id = $1 AND upper_inf(s.during) AND a.order_id IS NULL)`, args[0])
+	if err != nil {
+		return fmt.Errorf("clear reverse DNS: %w", err)
 	}
 	// whatever is open and not held is over
 	_, err = s.tx.Exec(ctx, `UPDATE assignment s SET during = tstzrange(lower(during), clock_timestamp()) WHERE order_id = $1 AND upper_inf(during)

@@ -95,6 +95,10 @@ type Engine struct {
 	Identify  Identifier       // nil: no BMC is asked which machine it is in
 	Boots     Boots            // nil: a job that waits for the agent does not say why
 	Trace     func(trace.Line) // of the engine's own part in a boot; it must not wait. nil: none
+	Directory Directory        // what the reverse DNS is to say
+	Names     Names            // the name server; used by TellNames alone
+	Meter     Meter            // used by Account and TakeRound alone
+	Books     Books
 
 	Agents   string     // base URL that agents and validators call, e.g. https://10.77.0.1:8443
 	Images   string     // base URL of the image store on the boot listener, e.g. http://10.77.0.1:8080/images

@@ -2,6 +2,8 @@ package client
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -106,6 +108,75 @@ func (c *Client) Limit(ctx context.Context, id string, rate int, reason string) 
 // Blackhole null-routes an order's addresses for a while. Act with "unblackhole" ends it, with "unlimit" a limit.
 func (c *Client) Blackhole(ctx context.Context, id string, d time.Duration, reason string) (out machine.Order, err error) {
 	return out, c.post(ctx, orderPath(id, "/blackhole"), map[string]any{"for": d.String(), "reason": reason}, &out)
+}
+
+// Names lists the reverse DNS of an order's addresses.
+func (c *Client) Names(ctx context.Context, id string) (out []provisioner.Name, err error) {
+	return out, c.get(ctx, orderPath(id, "/names"), &out)
+}
+
+// SetName sets the reverse DNS of an address of an order; an empty name clears it.
+func (c *Client) SetName(ctx context.Context, id, address, name string) error {
+	return c.call(ctx, http.MethodPut, orderPath(id, "/names"), nil, map[string]string{"address": address, "name": name}, nil)
+}
+
+// Tasks lists the work that waits for operators, and what was done; state "" means all.
+func (c *Client) Tasks(ctx context.Context, state network.TaskState) (out []network.Task, err error) {
+	path := "/v1/tasks"
+	if state != "" {
+		path += "?state=" + url.QueryEscape(string(state))
+	}
+	return out, c.get(ctx, path, &out)
+}
+
+// Task returns a task.
+func (c *Client) Task(ctx context.Context, id string) (out network.Task, err error) {
+	return out, c.get(ctx, "/v1/tasks/"+url.PathEscape(id), &out)
+}
+
+// CloseTask says that a task is done, with the verb "done", or will not be done, with "refuse".
+func (c *Client) CloseTask(ctx context.Context, id, verb, by, note string) (out network.Task, err error) {
+	return out, c.post(ctx, "/v1/tasks/"+url.PathEscape(id)+"/"+verb, map[string]string{"by": by, "note": note}, &out)
+}
+
+// TrafficQuery says which traffic; empty fields are left to the server: the month of the order that is under way.
+type TrafficQuery struct {
+	From, To string // a day, or a time with its zone
+	Step     string // 5m or 1h
+}
+
+func (q TrafficQuery) values() string {
+	v := url.Values{}
+	for name, value := range map[string]string{"from": q.From, "to": q.To, "step": q.Step} {
+		if value != "" {
+			v.Set(name, value)
+		}
+	}
+	return v.Encode()
+}
+
+// Traffic returns what an order's machine was delivered.
+func (c *Client) Traffic(ctx context.Context, id string, q TrafficQuery) (out api.Traffic, err error) {
+	return out, c.get(ctx, orderPath(id, "/traffic")+"?"+q.values(), &out)
+}
+
+// TrafficPlot returns the same as an SVG document.
+func (c *Client) TrafficPlot(ctx context.Context, id string, q TrafficQuery) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+orderPath(id, "/traffic.svg")+"?"+q.values(), nil)
+	if err != nil {
+		return nil, fmt.Errorf("make request: %w", err)
+	}
+	res, err := c.do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	return io.ReadAll(io.LimitReader(res.Body, 16<<20))
+}
+
+// TrafficPeriods lists the months of an order that are over.
+func (c *Client) TrafficPeriods(ctx context.Context, id string) (out []provisioner.ClosedPeriod, err error) {
+	return out, c.get(ctx, orderPath(id, "/traffic/periods"), &out)
 }
 
 func orderPath(id, suffix string) string { return "/v1/orders/" + url.PathEscape(id) + suffix }

@@ -29,6 +29,9 @@ type config struct {
 	Ports portsConfig      `yaml:"ports"`
 	BMC   bmcConfig        `yaml:"bmc"`
 
+	RDNS    rdnsConfig    `yaml:"rdns"`
+	Traffic trafficConfig `yaml:"traffic"`
+
 	ImageDir  string `yaml:"image_dir"` // the chunked store of images
 	Validator string `yaml:"validator"` // the bareyard-validate that is put on machines
 	LogLevel  string `yaml:"log_level"`
@@ -90,6 +93,9 @@ func (c *config) fill(folder string) {
 	c.LogLevel = cmp.Or(c.LogLevel, "info")
 	c.LogFormat = cmp.Or(c.LogFormat, "text")
 	c.Boot.fill(folder)
+	c.RDNS.fill(folder)
+	c.Traffic.SampleDays = cmp.Or(c.Traffic.SampleDays, 100)
+	c.Traffic.HourDays = cmp.Or(c.Traffic.HourDays, 800)
 	c.BMC.fill()
 	for _, p := range []struct {
 		path     *string
@@ -142,6 +148,12 @@ func (c *config) problem() (key, problem, hint string) {
 		return key, problem, hint
 	}
 	if key, problem, hint := c.BMC.problem(); problem != "" {
+		return key, problem, hint
+	}
+	if key, problem, hint := c.RDNS.problem(); problem != "" {
+		return key, problem, hint
+	}
+	if key, problem, hint := c.Traffic.problem(); problem != "" {
 		return key, problem, hint
 	}
 	return c.edgesProblem()

@@ -29,8 +29,10 @@ type orderCommand struct {
 	Report    orderReport    `cmd:"" help:"Print the machine's validation report."`
 
 	Address     orderAddressCommand `cmd:"" help:"The addresses of an order."`
+	Name        orderName           `cmd:"" help:"Set the reverse DNS of an address, or list it."`
 	Bandwidth   orderBandwidth      `cmd:"" help:"Change an order's bandwidth, or list its changes."`
 	Pack        orderPack           `cmd:"" help:"Add bandwidth for some days."`
+	Traffic     orderTraffic        `cmd:"" help:"What the machine was delivered, with a plot; or as CSV, JSON or SVG."`
 	Limit       orderLimit          `cmd:"" help:"For operators: limit an order's bandwidth."`
 	Unlimit     orderUnlimit        `cmd:"" help:"For operators: lift the limit."`
 	Blackhole   orderBlackhole      `cmd:"" help:"For operators: null-route an order's addresses for a while."`

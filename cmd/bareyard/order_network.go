@@ -104,6 +104,41 @@ func (o *orderAddressMove) Run(ctx context.Context, t *terminal) error {
 	})
 }
 
+type orderName struct {
+	oneOrder
+	Address string `arg:"" optional:"" help:"The address; within an IPv6 prefix any. Without one, the names are listed."`
+	Name    string `arg:"" optional:"" help:"Its full host name."`
+	Clear   bool   `help:"Take the name away."`
+}
+
+// Run sets reverse DNS, or lists it.
+func (o *orderName) Run(ctx context.Context, t *terminal) error {
+	if o.Address != "" && (o.Name == "") != o.Clear {
+		return &machine.Error{Code: machine.Invalid, Field: "name", Message: "say either a name or --clear", Hint: "e.g. bareyard order name " + o.Order + " " + o.Address + " gpu1.example.com"}
+	}
+	return o.call(ctx, func(ctx context.Context, c *client.Client) error {
+		if o.Address != "" {
+			if err := c.SetName(ctx, o.Order, o.Address, o.Name); err != nil {
+				return err
+			}
+		}
+		list, err := c.Names(ctx, o.Order)
+		if err != nil {
+			return err
+		}
+		return o.show(t, list, func(w io.Writer) {
+			fmt.Fprintln(w, "ADDRESS\tNAME\tSTATE\tPROBLEM")
+			for _, x := range list {
+				name := x.Name
+				if name == "" {
+					name = "(being cleared)"
+				}
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", x.Addr, name, x.State, dash(x.Problem))
+			}
+		})
+	})
+}
+
 type orderBandwidth struct {
 	oneOrder
 	Bandwidth int    `placeholder:"MBIT" xor:"up" help:"Mbit/s, each way."`

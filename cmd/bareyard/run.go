@@ -19,6 +19,7 @@ type commands struct {
 	Line    lineCommand    `cmd:"" help:"Carriers and their public addresses."`
 	Address addressCommand `cmd:"" help:"Public addresses: who has them, and who had them."`
 	Job     jobCommand     `cmd:"" help:"Work on machines."`
+	Task    taskCommand    `cmd:"" help:"Work that waits for a person."`
 	Token   tokenCommand   `cmd:"" help:"Make API tokens."`
 	Serve   serveCommand   `cmd:"" help:"Run the server."`
 	RAMDisk ramdiskCommand `cmd:"" name:"ramdisk" help:"Build the RAM disk that machines network-boot."`

@@ -185,7 +185,9 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 	store := &images.Store{Dir: cfg.ImageDir}
 	server := &api.Server{Accounts: db, Machines: db, Orders: db, Log: db, Catalogue: db, Shelf: db, BMCs: db, Inbox: db, Boots: db, Store: store, Engine: engine, Edges: &edgeDesk{authority, edge},
 		Validator: cfg.Validator, Logger: log, Version: version}
-	server.Pools, server.Addresses, server.Ledger = db, db, db
+	if err := joinNetwork(cfg, db, engine, server); err != nil {
+		return err
+	}
 	handler := server.Handler()
 
 	cert, err := authority.issue(cfg.Boot.Address, time.Now())
@@ -207,6 +209,7 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 	group.Go(func() error { return server.Run(ctx) })
 	group.Go(func() error { return db.Work(ctx, node, workers, engine.Act) })
 	group.Go(func() error { return engine.Watch(ctx, 2*time.Second) })
+	runNetwork(ctx, group, cfg, engine)
 	if cfg.Boot.Interface != "" {
 		reserved := &reservations{db: db, log: log}
 		group.Go(func() error { return reserved.Run(ctx) })
@@ -239,7 +242,6 @@ func newEngine(cfg config, db *postgres.DB, log *slog.Logger, ca string, edge ne
 		BootNets: bootNets(cfg), ForeignDHCP: cfg.Boot.Mode == modeProxy,
 		Log: log,
 	}
-	e.Calendar = db
 	return e, nil
 }
 

@@ -116,8 +116,95 @@ CREATE TABLE request (
     PRIMARY KEY (order_id, key)
 );
 
+-- Work for people, see network.Task.
+CREATE TABLE task (
+    id      text PRIMARY KEY,
+    kind    text NOT NULL,
+    subject text NOT NULL,
+    title   text NOT NULL,
+    steps   text[] NOT NULL,
+    proof   text NOT NULL, -- how to see that it is done
+    wanted  text NOT NULL,
+    state   text NOT NULL CHECK (state IN ('open', 'done', 'refused', 'withdrawn')),
+    opened  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    closed  timestamptz,
+    closer  text NOT NULL DEFAULT '',
+    note    text NOT NULL DEFAULT '',
+    CHECK ((state = 'open') = (closed IS NULL))
+);
+CREATE UNIQUE INDEX task_open ON task (kind, subject) WHERE state = 'open';
+CREATE INDEX task_latest ON task (kind, subject, opened DESC);
+
+-- Reverse DNS: what is wanted, and whether the name server was told.
+CREATE TABLE ptr (
+    addr    inet PRIMARY KEY,
+    prefix  inet NOT NULL REFERENCES address, -- the address that it is, or lies in
+    name    text NOT NULL,                    -- '': to be cleared; then the row goes
+    state   text NOT NULL CHECK (state IN ('waiting', 'set')),
+    problem text NOT NULL DEFAULT '',
+    tries   int NOT NULL DEFAULT 0,
+    due     timestamptz NOT NULL DEFAULT now(),
+    busy    timestamptz NOT NULL DEFAULT now(), -- until then a server is telling the name server
+    CHECK (masklen(addr) IN (32, 128) AND (name <> '' OR state = 'waiting'))
+);
+CREATE INDEX ptr_prefix ON ptr (prefix);
+CREATE INDEX ptr_due ON ptr (due) WHERE state = 'waiting';
+
+-- Traffic. A round reads all counters for a slot of five minutes; whoever commits it first has done it.
+CREATE TABLE traffic_round (
+    slot timestamptz PRIMARY KEY
+);
+-- The newest reading of each counter that can be trusted.
+CREATE TABLE traffic_meter (
+    machine_id text NOT NULL,
+    direction  text NOT NULL CHECK (direction IN ('up', 'down')),
+    bytes      bigint NOT NULL,
+    epoch      bigint NOT NULL, -- Unix nanoseconds
+    slack      bigint NOT NULL, -- nanoseconds
+    at         timestamptz NOT NULL,
+    PRIMARY KEY (machine_id, direction)
+);
+-- What an order's machine was delivered in a slot, in bytes.
+CREATE TABLE traffic_sample (
+    order_id   text NOT NULL,
+    slot       timestamptz NOT NULL,
+    machine_id text NOT NULL,
+    took       bigint NOT NULL, -- nanoseconds between the readings
+    up         bigint NOT NULL CHECK (up >= 0),
+    down       bigint NOT NULL CHECK (down >= 0),
+    doubt      text NOT NULL DEFAULT '', -- why it is not billed
+    PRIMARY KEY (order_id, slot)
+);
+CREATE INDEX traffic_sample_slot ON traffic_sample USING brin (slot);
+-- The same by the hour, for longer. Bytes and peaks of what can be trusted.
+CREATE TABLE traffic_hour (
+    order_id  text NOT NULL,
+    hour      timestamptz NOT NULL,
+    measured  int NOT NULL,
+    doubtful  int NOT NULL,
+    up        bigint NOT NULL,
+    down      bigint NOT NULL,
+    peak_up   bigint NOT NULL, -- bit/s of the busiest slot
+    peak_down bigint NOT NULL,
+    PRIMARY KEY (order_id, hour)
+);
+CREATE INDEX traffic_hour_hour ON traffic_hour USING brin (hour);
+-- Months of orders, counted from hand-over, that are over: what bills are made of.
+CREATE TABLE traffic_period (
+    order_id text NOT NULL REFERENCES orders,
+    n        int NOT NULL, -- from 0
+    usage    jsonb NOT NULL, -- see billing.Usage
+    last     boolean NOT NULL, -- the order has ended
+    closed   timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (order_id, n)
+);
+CREATE TABLE traffic_upkeep (
+    one    boolean PRIMARY KEY DEFAULT true CHECK (one),
+    rolled timestamptz NOT NULL -- hours before this are in traffic_hour
+);
+
 -- +goose Down
-DROP TABLE request, bandwidth_change;
+DROP TABLE traffic_upkeep, traffic_period, traffic_hour, traffic_sample, traffic_meter, traffic_round, ptr, task, request, bandwidth_change;
 DROP TRIGGER follow ON orders;
 DROP FUNCTION follow_machine;
 ALTER TABLE orders DROP bandwidth_down, DROP model, DROP committed, DROP extra_up, DROP extra_down, DROP limit_mbit, DROP limit_reason,

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bareyard/bareyard/api"
+	"github.com/bareyard/bareyard/machine"
+	"github.com/bareyard/bareyard/network/manual"
+	"github.com/bareyard/bareyard/network/powerdns"
+	"github.com/bareyard/bareyard/postgres"
+	"github.com/bareyard/bareyard/provisioner"
+)
+
+// joinNetwork joins the engine and the API to what keeps addresses, bandwidth and names.
+func joinNetwork(cfg config, db *postgres.DB, engine *provisioner.Engine, server *api.Server) error {
+	engine.Calendar, engine.Directory = db, db
+	engine.Names = manual.Names{Tasks: db}
+	if cfg.RDNS.URL != "" {
+		key, err := readSecret("rdns.key_file", cfg.RDNS.KeyFile)
+		if err != nil {
+			return err
+		}
+		engine.Names = &powerdns.Client{URL: cfg.RDNS.URL, Key: key, Server: cfg.RDNS.Server, TTL: int(cfg.RDNS.TTL)}
+	}
+	engine.Books = db
+	if meter, ok := engine.Edge.(provisioner.Meter); ok {
+		engine.Meter = meter
+	}
+	server.Pools, server.Addresses, server.Ledger, server.Tasks, server.Books = db, db, db, db, db
+	return nil
+}
+
+// runNetwork starts what keeps other systems as the database says.
+func runNetwork(ctx context.Context, group *errgroup.Group, cfg config, engine *provisioner.Engine) {
+	group.Go(func() error { return engine.TellNames(ctx, 2*time.Second) })
+	if engine.Meter != nil {
+		const day = 24 * time.Hour
+		keep := provisioner.Retention{Samples: time.Duration(cfg.Traffic.SampleDays) * day, Hours: time.Duration(cfg.Traffic.HourDays) * day}
+		group.Go(func() error { return engine.Account(ctx, keep) })
+	}
+}
+
+// readSecret reads a file that holds one secret.
+func readSecret(field, path string) (string, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", &machine.Error{Code: machine.Invalid, Field: field, Message: fmt.Sprintf("%s: %v", field, err), Hint: "put the secret into that file, readable by the server alone"}
+	}
+	secret := strings.TrimSpace(string(text))
+	if secret == "" || strings.ContainsAny(secret, "\r\n") {
+		return "", &machine.Error{Code: machine.Invalid, Field: field, Message: fmt.Sprintf("%s: %s does not hold one line", field, path), Hint: "put the secret into that file, and nothing else"}
+	}
+	return secret, nil
+}

@@ -1,0 +1,295 @@
+package provisioner_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/bareyard/bareyard/billing"
+	"github.com/bareyard/bareyard/machine"
+	"github.com/bareyard/bareyard/network"
+	"github.com/bareyard/bareyard/provisioner"
+)
+
+// meter is an edge's counters as a test sets them.
+type meter struct {
+	mu       sync.Mutex
+	counters []network.Counter
+	failure  error
+}
+
+func (m *meter) Counters(context.Context) ([]network.Counter, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return append([]network.Counter(nil), m.counters...), m.failure
+}
+
+// count sets the counters of a machine as they were at a time.
+func (m *meter) count(id string, at time.Time, epoch time.Time, up, down uint64, doubt string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var rest []network.Counter
+	for _, c := range m.counters {
+		if c.Machine != id {
+			rest = append(rest, c)
+		}
+	}
+	for d, n := range map[network.Direction]uint64{network.Up: up, network.Down: down} {
+		rest = append(rest, network.Counter{Machine: id, Direction: d, Bytes: n, Epoch: epoch.UnixNano(), At: at, Doubt: doubt})
+	}
+	m.counters = rest
+}
+
+// counted is a data centre with one order whose traffic is counted, and the moment it begins at.
+func counted(t *testing.T) (*yard, *meter, machine.Order, time.Time) {
+	t.Helper()
+	y := newYard(t)
+	o := y.active(1, nil)
+	m := &meter{}
+	y.Meter, y.Books = m, y.db
+	return y, m, o, time.Date(2027, 3, 1, 0, 0, 0, 0, time.UTC)
+}
+
+func (y *yard) round(now time.Time) bool {
+	y.t.Helper()
+	done, err := y.TakeRound(y.t.Context(), now)
+	y.must(err)
+	return done
+}
+
+func (y *yard) samples(o machine.Order, from time.Time, span time.Duration) []billing.Sample {
+	y.t.Helper()
+	list, err := y.db.Samples(y.t.Context(), o.ID, from, from.Add(span))
+	y.must(err)
+	return list
+}
+
+func TestRounds(t *testing.T) {
+	y, m, o, at := counted(t)
+	epoch := at.Add(-time.Hour)
+	const five = 5 * time.Minute
+	next := func(up, down uint64, doubt string) {
+		at = at.Add(five)
+		m.count(o.MachineID, at, epoch, up, down, doubt)
+		y.round(at)
+	}
+	begin := at
+	m.count(o.MachineID, at, epoch, 1_000, 2_000, "")
+	y.round(at) // the first reading says nothing yet
+	next(38_501_000, 5_002_000, "")
+	next(38_501_000, 5_002_000, "") // an idle slot is a sample, too
+
+	// The servers are down for a round: what was delivered is known, but not when.
+	at = at.Add(five)
+	next(138_501_000, 15_002_000, "")
+	next(139_501_000, 16_002_000, "")
+
+	// The counters began again, as after a reinstall: what they have counted since is there, the rest is lost.
+	epoch = at.Add(time.Minute)
+	next(7_000, 8_000, "")
+
+	// A reading in doubt is no reading.
+	next(0, 0, "the kernel was interrupted")
+	next(9_000, 9_000, "")
+	next(10_000, 10_000, "")
+
+	got := y.samples(o, begin.Add(-time.Hour), 3*time.Hour)
+	var lines []string
+	for _, s := range got {
+		lines = append(lines, fmt.Sprintf("%s %s %d %d %s", s.Slot.UTC().Format("15:04"), s.Took, s.Up, s.Down, s.Doubt))
+	}
+	want := []string{
+		"00:00 5m0s 38500000 5000000 ",
+		"00:05 5m0s 0 0 ",
+		"00:15 10m0s 100000000 10000000 it covers 10m0s: a reading before it is missing",
+		"00:20 5m0s 1000000 1000000 ",
+		"00:25 5m0s 7000 8000 ",
+		"00:30 5m0s 0 0 the kernel was interrupted",
+		"00:35 10m0s 2000 1000 it covers 10m0s: a reading before it is missing",
+		"00:40 5m0s 1000 1000 ",
+	}
+	if strings.Join(lines, "\n") != strings.Join(want, "\n") {
+		t.Errorf("samples are\n%s\nwant\n%s", strings.Join(lines, "\n"), strings.Join(want, "\n"))
+	}
+	u := billing.Summarize(got, begin, at)
+	if u.Up.Bytes != 38_500_000+1_000_000+7_000+1_000 || u.Doubtful != 3 || u.Measured != 5 || u.Slots != 9 || u.Up.Unbilled != 100_002_000 {
+		t.Errorf("usage is %+v", u)
+	}
+}
+
+// TestServersDoNotCountTwice: eight servers take the round of each slot at once; each slot has one sample, and the bytes add up.
+func TestServersDoNotCountTwice(t *testing.T) {
+	y, m, o, at := counted(t)
+	epoch, begin := at.Add(-time.Hour), at
+	var rounds int
+	for i := range 6 {
+		m.count(o.MachineID, at, epoch, uint64(i)*1000, uint64(i)*10, "")
+		var servers sync.WaitGroup
+		var mu sync.Mutex
+		for range 8 {
+			servers.Go(func() {
+				done, err := y.TakeRound(t.Context(), at.Add(300*time.Millisecond))
+				if err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if done {
+					rounds++
+				}
+			})
+		}
+		servers.Wait()
+		at = at.Add(5 * time.Minute)
+	}
+	u := billing.Summarize(y.samples(o, begin.Add(-time.Hour), 2*time.Hour), begin.Add(-time.Hour), at)
+	if rounds != 6 || u.Measured != 5 || u.Up.Bytes != 5000 || u.Down.Bytes != 50 {
+		t.Errorf("%d rounds, usage %+v", rounds, u)
+	}
+}
+
+// TestEdgeThatDoesNotAnswer leaves out the machines behind it and nobody else; when nothing answers the slot stays open.
+func TestEdgeThatDoesNotAnswer(t *testing.T) {
+	y, m, o, at := counted(t)
+	other := y.active(2, nil)
+	epoch, begin := at.Add(-time.Hour), at
+	m.count(o.MachineID, at, epoch, 0, 0, "")
+	m.count(other.MachineID, at, epoch, 0, 0, "")
+	y.round(at)
+	at = at.Add(5 * time.Minute)
+	m.mu.Lock()
+	m.counters, m.failure = nil, errors.New("no route to host")
+	m.mu.Unlock()
+	if _, err := y.TakeRound(t.Context(), at); err == nil {
+		t.Error("nothing could be read, and nobody says so")
+	}
+	m.count(o.MachineID, at, epoch, 500, 500, "") // one of two edges is back, within the slot
+	if !y.round(at.Add(20 * time.Second)) {
+		t.Error("the slot was not open any more")
+	}
+	m.failure = nil
+	at = at.Add(5 * time.Minute)
+	m.count(o.MachineID, at, epoch, 600, 600, "")
+	m.count(other.MachineID, at, epoch, 900, 900, "")
+	y.round(at)
+	one, two := y.samples(o, begin, time.Hour), y.samples(other, begin, time.Hour)
+	if len(one) != 2 || one[0].Up != 500 || one[1].Up != 100 || one[0].Doubt+one[1].Doubt != "" {
+		t.Errorf("of the edge that answered: %+v", one)
+	}
+	if len(two) != 1 || two[0].Up != 900 || two[0].Doubt == "" {
+		t.Errorf("of the one that did not: %+v", two)
+	}
+}
+
+// TestTrafficGoesWithTheOrder: the next customer of a machine does not pay for the one before.
+func TestTrafficGoesWithTheOrder(t *testing.T) {
+	y, m, o, at := counted(t)
+	epoch, begin := at.Add(-time.Hour), at
+	m.count(o.MachineID, at, epoch, 100, 100, "")
+	y.round(at)
+	_, err := y.Release(t.Context(), o.ID)
+	y.must(err)
+	y.turn(o.MachineID)
+	y.bootAgent(o.MachineID).until()
+	y.turn(o.MachineID)
+	next, err := y.Place(t.Context(), y.request(), "")
+	y.must(err)
+	y.install(o.MachineID)
+	at = at.Add(5 * time.Minute)
+	m.count(o.MachineID, at, at.Add(-time.Minute), 77, 7, "")
+	y.round(at)
+	if got := y.samples(o, begin, time.Hour); len(got) != 0 {
+		t.Errorf("the first order has %+v", got)
+	}
+	if got := y.samples(next, begin, time.Hour); len(got) != 1 || got[0].Up != 77 || got[0].Down != 7 {
+		t.Errorf("the second order has %+v", got)
+	}
+}
+
+// TestPeriodsCloseAndOldSamplesGo: months are closed as they end, however late; hours outlive samples, and nothing grows without
+// bounds.
+func TestPeriodsCloseAndOldSamplesGo(t *testing.T) {
+	y, _, o, _ := counted(t)
+	ctx := t.Context()
+	start := time.Date(2027, 1, 31, 12, 0, 0, 0, time.UTC)
+	_, err := y.db.Conn.Exec(ctx, `UPDATE orders SET started = $2, until = $2::timestamptz + interval '1 year' WHERE id = $1`, o.ID, start)
+	y.must(err)
+	// 150 days of samples: 1 Mbit/s up, with 10 Mbit/s in one slot of ten; half of it down.
+	_, err = y.db.Conn.Exec(ctx, `INSERT INTO traffic_sample (order_id, slot, machine_id, took, up, down)
+		SELECT $1, $2::timestamptz + i * interval '5 minutes', 'm', 300000000000, CASE WHEN i % 10 = 0 THEN 375000000 ELSE 37500000 END, 18750000 FROM generate_series(0, 150 * 288 - 1) i`, o.ID, start)
+	y.must(err)
+	now := start.Add(150 * 24 * time.Hour)
+	for range 2 { // once more changes nothing
+		y.must(y.db.ClosePeriods(ctx, now))
+		y.must(y.db.Condense(ctx, now, provisioner.Retention{}.WithDefaults()))
+	}
+	closed, err := y.db.Periods(ctx, o.ID)
+	y.must(err)
+	if len(closed) != 4 {
+		t.Fatalf("%d months are closed: %+v", len(closed), closed)
+	}
+	for n, p := range closed {
+		from, to := billing.Period(start, 1, n, time.UTC)
+		if p.N != n || !p.Usage.From.Equal(from) || !p.Usage.To.Equal(to) || p.Last || p.Usage.Measured != p.Usage.Slots || p.Usage.Up.P95 != 10_000_000 || p.Usage.Down.P95 != 500_000 {
+			t.Errorf("month %d: %+v", n, p)
+		}
+	}
+	count := func(sql string) (n int) {
+		y.must(y.db.Conn.QueryRow(ctx, sql).Scan(&n))
+		return n
+	}
+	if n := count(`SELECT count(*) FROM traffic_sample`); n != 100*288 {
+		t.Errorf("%d samples are left, want those of 100 days", n)
+	}
+	if n := count(`SELECT count(*) FROM traffic_hour`); n != 150*24-1 {
+		t.Errorf("%d hours, want all but the one that may still change", n)
+	}
+	hours, err := y.db.Hours(ctx, o.ID, start, now)
+	y.must(err)
+	var up int64
+	for _, h := range hours {
+		up += h.Up
+	}
+	if want := int64(150*24-1) * 12 * 37_500_000; up < want || up > 2*want {
+		t.Errorf("the hours come to %d bytes", up)
+	}
+
+	// The order ends in its fifth month: that month ends with its last sample, and no other follows.
+	_, err = y.db.Conn.Exec(ctx, `UPDATE orders SET state = 'ended' WHERE id = $1`, o.ID)
+	y.must(err)
+	y.must(y.db.ClosePeriods(ctx, now))
+	if again, _ := y.db.Periods(ctx, o.ID); len(again) != 4 {
+		t.Error("the last month is closed before its last rounds are in")
+	}
+	y.must(y.db.ClosePeriods(ctx, now.Add(2*time.Hour)))
+	y.must(y.db.ClosePeriods(ctx, now.Add(2000*time.Hour)))
+	closed, err = y.db.Periods(ctx, o.ID)
+	y.must(err)
+	if len(closed) != 5 || !closed[4].Last || !closed[4].Usage.To.Equal(now) || closed[4].Usage.Measured != closed[4].Usage.Slots {
+		t.Errorf("the last month is %+v of %d", closed[len(closed)-1], len(closed))
+	}
+	// In two years nothing of it is left but the months.
+	y.must(y.db.Condense(ctx, now.Add(1000*24*time.Hour), provisioner.Retention{}.WithDefaults()))
+	if n := count(`SELECT (SELECT count(*) FROM traffic_sample) + (SELECT count(*) FROM traffic_hour) + (SELECT count(*) FROM traffic_meter) + (SELECT count(*) FROM traffic_round)`); n != 0 {
+		t.Errorf("%d rows are left after two years", n)
+	}
+}
+
+// TestOrderWithoutTrafficCloses: an order that ended before it was measured is closed once, with nothing.
+func TestOrderWithoutTrafficCloses(t *testing.T) {
+	y, _, o, _ := counted(t)
+	_, err := y.db.Conn.Exec(t.Context(), `UPDATE orders SET state = 'ended' WHERE id = $1`, o.ID)
+	y.must(err)
+	now := time.Now().Add(48 * time.Hour)
+	y.must(y.db.ClosePeriods(t.Context(), now))
+	y.must(y.db.ClosePeriods(t.Context(), now))
+	closed, err := y.db.Periods(t.Context(), o.ID)
+	y.must(err)
+	if len(closed) != 1 || !closed[0].Last || closed[0].Usage.Up.Bytes != 0 || closed[0].Usage.Billed("higher") != 0 {
+		t.Errorf("closed: %+v", closed)
+	}
+}
