@@ -122,6 +122,9 @@ func (j *judge) worth(checks []Check) []Check {
 		case wanted:
 			c.Required = false
 		}
+		if o, ok := j.rules.Severity[c.ID]; ok && o != Pass && (c.Outcome == Fail || c.Outcome == Warn) {
+			c.Outcome = o
+		}
 		out = append(out, c)
 	}
 	return out

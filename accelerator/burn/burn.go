@@ -38,26 +38,27 @@ type Runner struct {
 	Library  string        // name or path; Library when empty
 	Sysfs    string        // "/sys" when empty: says which processors are near a card
 	Deadline time.Duration // for a child's silence; two minutes when zero: the driver compiles the kernels first
+	Least    time.Duration // for which a rate is measured; half a second when zero
 
 	limits
 }
 
 // limits make a load small enough for a test without a card.
 type limits struct {
-	Iterations uint32        `json:"iterations,omitempty"` // of one launch of the burn; 65536 when zero
-	Chunk      uint64        `json:"chunk,omitempty"`      // bytes that are allocated at a time; 1 GiB when zero
-	Copy       uint64        `json:"copy,omitempty"`       // bytes of one copy; 256 MiB when zero
-	Least      time.Duration `json:"least,omitempty"`      // for which a rate is measured; half a second when zero
+	Iterations uint32 `json:"iterations,omitempty"` // of one launch of the burn; 65536 when zero
+	Chunk      uint64 `json:"chunk,omitempty"`      // bytes that are allocated at a time; 1 GiB when zero
+	Copy       uint64 `json:"copy,omitempty"`       // bytes of one copy; 256 MiB when zero
 }
 
 // order is what a child is to do.
 type order struct {
-	Do      string   `json:"do"` // rates, stress, pairs
-	Library string   `json:"library"`
-	Slots   []string `json:"slots"`
-	CPUs    string   `json:"cpus,omitempty"` // near the card, as the kernel writes lists
-	Burn    float64  `json:"burn,omitempty"` // seconds
-	Pattern float64  `json:"pattern,omitempty"`
+	Do      string        `json:"do"` // rates, stress, pairs
+	Library string        `json:"library"`
+	Slots   []string      `json:"slots"`
+	CPUs    string        `json:"cpus,omitempty"` // near the card, as the kernel writes lists
+	Burn    float64       `json:"burn,omitempty"` // seconds
+	Pattern float64       `json:"pattern,omitempty"`
+	Least   time.Duration `json:"least,omitempty"`
 	limits
 }
 
@@ -117,7 +118,7 @@ func (r Runner) Pairs(ctx context.Context, slots []string) []accelerator.Load {
 
 // run has a child do something and gives back one load for each test of a single card, with the fault on those that the child did not come to.
 func (r Runner) run(ctx context.Context, o order, tests []string, on func(float64)) []accelerator.Load {
-	o.Library, o.limits = cmp.Or(r.Library, Library), r.limits
+	o.Library, o.Least, o.limits = cmp.Or(r.Library, Library), r.Least, r.limits
 	if len(o.Slots) == 1 {
 		o.CPUs = r.near(o.Slots[0])
 	}
@@ -140,6 +141,9 @@ func (r Runner) run(ctx context.Context, o order, tests []string, on func(float6
 				on(m.Rate)
 			}
 		})
+	}
+	if fault != nil && ctx.Err() != nil { // ended from outside: that says nothing about the card
+		fault = &accelerator.Fault{Kind: accelerator.FaultProbe, During: fault.During, Detail: "ended before it was done"}
 	}
 	out := m.Loads
 	if o.Do == "pairs" {

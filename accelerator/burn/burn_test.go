@@ -58,7 +58,7 @@ func fake(t *testing.T, faults string, cflags ...string) Runner {
 	t.Setenv("FAKE_CUDA_CARDS", strings.Join(three, ","))
 	t.Setenv("FAKE_CUDA_FAULTS", faults)
 	t.Setenv("CUDA_VISIBLE_DEVICES", "none") // must not reach the child
-	return Runner{Library: library, Sysfs: t.TempDir(), Deadline: 20 * time.Second, limits: limits{Iterations: 32, Chunk: 4 << 20, Copy: 1 << 20, Least: 20 * time.Millisecond}}
+	return Runner{Library: library, Sysfs: t.TempDir(), Deadline: 20 * time.Second, Least: 20 * time.Millisecond, limits: limits{Iterations: 32, Chunk: 4 << 20, Copy: 1 << 20}}
 }
 
 func load(t *testing.T, loads []accelerator.Load, test, slot string) accelerator.Load {

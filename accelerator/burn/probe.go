@@ -264,11 +264,11 @@ func (p *prober) pattern(c *card, long time.Duration) {
 	if !p.quiet("cuMemGetInfo", func() int32 { return p.cuda.memory(&free, &total) }) {
 		return
 	}
-	size := cmp.Or(p.order.Chunk, 1<<30)
 	room := free - min(free/2, max(free/20, reserve))
+	size := min(cmp.Or(p.order.Chunk, 1<<30), room) &^ 15
 	var chunks []chunk
 	words := uint64(0)
-	for words*4+size <= room {
+	for size > 0 && words*4+size <= room {
 		var at uint64
 		code := p.cuda.alloc(&at, size)
 		if code == errOutOfMemory && len(chunks) > 0 {
@@ -335,6 +335,19 @@ func (p *prober) pattern(c *card, long time.Duration) {
 	}
 }
 
+// sized returns how much of what is wanted fits into a quarter of the memory that is free on the current card; 0 after a fault.
+func (p *prober) sized(want uint64) uint64 {
+	var free, total uint64
+	if !p.quiet("cuMemGetInfo", func() int32 { return p.cuda.memory(&free, &total) }) {
+		return 0
+	}
+	size := min(want, free/4) &^ 15
+	if size == 0 {
+		p.msg.Fault = &accelerator.Fault{Kind: accelerator.FaultRefused, During: "cuMemGetInfo", Detail: fmt.Sprintf("%d bytes of memory are free", free)}
+	}
+	return size
+}
+
 // timed repeats something for long enough to be measured and returns how often, and the time that it took. It is done once before, to warm up.
 func (p *prober) timed(name string, f func() int32) (int, time.Duration) {
 	if !p.quiet(name, f) || !p.quiet("cuCtxSynchronize", p.cuda.synchronize) {
@@ -362,9 +375,9 @@ func (p *prober) rate(l *accelerator.Load, bytes uint64, name string, f func() i
 // readRate measures how fast the card reads its own memory.
 func (p *prober) readRate(c *card) {
 	l := p.begin(accelerator.TestRead, c)
-	size := cmp.Or(p.order.Chunk, 1<<30)
+	size := p.sized(cmp.Or(p.order.Chunk, 1<<30))
 	var at, sum uint64
-	if !p.quiet("cuMemAlloc", func() int32 { return p.cuda.alloc(&at, size) }) || !p.quiet("cuMemAlloc", func() int32 { return p.cuda.alloc(&sum, 16) }) ||
+	if size == 0 || !p.quiet("cuMemAlloc", func() int32 { return p.cuda.alloc(&at, size) }) || !p.quiet("cuMemAlloc", func() int32 { return p.cuda.alloc(&sum, 16) }) ||
 		!p.quiet("cuMemsetD8", func() int32 { return p.cuda.set(at, 0x5a, size) }) {
 		return
 	}
@@ -381,11 +394,11 @@ func (p *prober) copies(c *card) {
 	if p.msg.Fault != nil {
 		return
 	}
-	size := cmp.Or(p.order.Copy, 256<<20)
 	l := p.begin(accelerator.TestToCard, c)
+	size := p.sized(cmp.Or(p.order.Copy, 256<<20))
 	var at uint64
 	var host unsafe.Pointer
-	if !p.quiet("cuMemAlloc", func() int32 { return p.cuda.alloc(&at, size) }) || !p.quiet("cuMemAllocHost", func() int32 { return p.cuda.allocHost(&host, size) }) {
+	if size == 0 || !p.quiet("cuMemAlloc", func() int32 { return p.cuda.alloc(&at, size) }) || !p.quiet("cuMemAllocHost", func() int32 { return p.cuda.allocHost(&host, size) }) {
 		return
 	}
 	words := unsafe.Slice((*uint32)(host), size/4)
@@ -426,6 +439,9 @@ func (p *prober) pairs() {
 	for _, slot := range p.order.Slots {
 		c, ok := p.open(slot)
 		if !ok {
+			return
+		}
+		if size = min(size, p.sized(size)); size == 0 {
 			return
 		}
 		var at uint64

@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"flag"
 	"fmt"
@@ -15,54 +16,105 @@ import (
 	"time"
 
 	"github.com/bareyard/bareyard/accelerator"
+	"github.com/bareyard/bareyard/accelerator/ascend"
+	"github.com/bareyard/bareyard/accelerator/burn"
 	"github.com/bareyard/bareyard/accelerator/nvidia"
 	"github.com/bareyard/bareyard/machine"
 )
 
-const usage = `usage: bareyard-validate --server URL --ca FILE --token-file FILE
+const usage = `usage: bareyard-validate --server URL --ca FILE --token-file FILE [--plan PLAN]
+       bareyard-validate --plan PLAN [--duration TIME] [--out DIR] …
+       bareyard-validate calibrate --name NAME --source TEXT REPORT…  >profile.yaml
+       bareyard-validate compare HANDOVER RETURN
+       bareyard-validate verify --key FILE.pub REPORT
+       bareyard-validate key FILE
 
-Runs once in the installed OS. Phones home to the server, validates the machine
-when told to, reports the result, and removes itself and the token file.
+With a server it runs once in the installed OS: phones home, validates the
+machine when told to, reports the result, and removes itself and the token file.
 
   --server URL         base URL of the server, https
   --ca FILE            certificate authority of the server, PEM
   --token-file FILE    bearer token of the job's attempt
   --print              validate against nothing, print the report and exit
 
-For tests: --sysfs DIR --proc DIR --kmsg FILE --nvml FILE --keep
+Plans: health (reads only), postboot (at most five minutes), acceptance (stages
+sanity, validation, performance, stress), return (postboot, and compares). With
+a server and without --plan cards are read and not loaded.
+
+  --plan PLAN          what to do; without a server it is done at once
+  --duration TIME      of load: 60s at postboot, 1h of stress at acceptance
+  --expect FILE        what the machine should have, JSON; without it, as found
+  --profiles DIR       profiles of cards, over those of the program
+  --handover FILE      report to compare with, for --plan return
+  --bmc FILE           what the BMC says (power supplies, fans, log), JSON
+  --out DIR            report.json, report.html, report.xml (JUnit)
+  --key FILE           sign: report.signed.json
+
+Exit status: 0 the machine may be handed over, 2 it must not, 1 trouble.
+
+For tests: --sysfs DIR --proc DIR --kmsg FILE --nvml FILE --cuda FILE
+           --tools DIR --every TIME --least TIME --keep
 `
 
+// errBlocked says that the machine must not be handed over; its exit status is 2.
+var errBlocked = errors.New("the machine must not be handed over")
+
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == nvidia.ProbeArg {
-		os.Exit(nvidia.Probe(os.Args[2:]))
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case nvidia.ProbeArg:
+			os.Exit(nvidia.Probe(os.Args[2:]))
+		case burn.ProbeArg:
+			os.Exit(burn.Probe(os.Args[2:]))
+		case ascend.ProbeArg:
+			os.Exit(ascend.Probe(os.Args[2:]))
+		}
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
+		if errors.Is(err, errBlocked) {
+			os.Exit(2)
+		}
 		os.Exit(1)
 	}
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	if done, err := about(args, stdout, stderr); done {
+		return err
+	}
 	flags := flag.NewFlagSet("bareyard-validate", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.Usage = func() { fmt.Fprint(stderr, usage) }
 	var (
 		server, ca, tokenFile string
 		print, keep           bool
-		roots                 accelerator.Roots
-		library               string
+		m                     = measurer{tell: func(format string, a ...any) { fmt.Fprintf(stderr, format+"\n", a...) }}
+		o                     options
 	)
 	flags.StringVar(&server, "server", "", "")
 	flags.StringVar(&ca, "ca", "", "")
 	flags.StringVar(&tokenFile, "token-file", "", "")
 	flags.BoolVar(&print, "print", false, "")
-	flags.StringVar(&roots.Sys, "sysfs", "", "")
-	flags.StringVar(&roots.Proc, "proc", "", "")
-	flags.StringVar(&roots.Kmsg, "kmsg", "", "")
-	flags.StringVar(&library, "nvml", "", "")
+	flags.StringVar(&o.plan, "plan", "", "")
+	flags.DurationVar(&m.duration, "duration", 0, "")
+	flags.StringVar(&o.expect, "expect", "", "")
+	flags.StringVar(&o.profiles, "profiles", "", "")
+	flags.StringVar(&o.handover, "handover", "", "")
+	flags.StringVar(&o.bmc, "bmc", "", "")
+	flags.StringVar(&o.out, "out", "", "")
+	flags.StringVar(&o.key, "key", "", "")
+	flags.StringVar(&m.roots.Sys, "sysfs", "", "")
+	flags.StringVar(&m.roots.Proc, "proc", "", "")
+	flags.StringVar(&m.roots.Kmsg, "kmsg", "", "")
+	flags.StringVar(&m.nvidia.Library, "nvml", "", "")
+	flags.StringVar(&m.burn.Library, "cuda", "", "")
+	flags.StringVar(&m.tools.Folder, "tools", "", "")
+	flags.DurationVar(&m.every, "every", time.Second, "")
+	flags.DurationVar(&m.burn.Least, "least", 0, "")
 	flags.BoolVar(&keep, "keep", false, "")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -73,11 +125,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if flags.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
-	read := func(ctx context.Context, expect machine.Expect) accelerator.Report {
-		return accelerator.Judge(facts(ctx, roots, nvidia.Reader{Library: library}), expect, accelerator.Rules{})
+	m.burn.Sysfs, m.ascend.Tools, m.ppu.Tools = m.roots.Sys, m.tools.Folder, m.tools.Folder
+	if err := o.apply(&m); err != nil {
+		return err
 	}
 	if print {
-		return read(ctx, machine.Expect{}).WriteText(stdout)
+		return m.report(ctx, machine.Expect{}).WriteText(stdout)
+	}
+	if o.plan != "" && server == "" {
+		return byHand(ctx, &m, o, stdout)
 	}
 	if server == "" || ca == "" || tokenFile == "" {
 		return errors.New("--server, --ca and --token-file are needed")
@@ -87,7 +143,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(stderr, nil))
-	v := &validator{post: client.post, read: read, log: log}
+	m.tell = func(format string, a ...any) { log.Info(fmt.Sprintf(format, a...)) }
+	v := &validator{post: client.post, read: m.report, log: log}
 	err = v.run(ctx)
 	if ctx.Err() != nil || keep {
 		return err // interrupted, by a shutdown as like as not: whoever starts us again finds what we need
@@ -95,12 +152,79 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return errors.Join(err, remove(tokenFile))
 }
 
-// facts reads everything that a judgement needs. The log is read last: what reading the cards stirs up belongs in it.
-func facts(ctx context.Context, roots accelerator.Roots, cards nvidia.Reader) accelerator.Facts {
-	f := accelerator.Facts{Taken: time.Now().UTC(), PCI: accelerator.ReadPCI(roots), Host: accelerator.ReadHost(roots)}
-	f.Driver = []accelerator.Driver{cards.Read(ctx, f.PCI)}
-	f.Log = accelerator.ReadKernelLog(roots)
-	return f
+// options are the flags that name files.
+type options struct{ plan, expect, profiles, handover, bmc, out, key string }
+
+// apply reads what the options name.
+func (o options) apply(m *measurer) error {
+	var err error
+	if o.plan != "" {
+		if m.plan, err = accelerator.ParsePlan(o.plan); err != nil {
+			return err
+		}
+	}
+	if m.duration < 0 || m.every <= 0 {
+		return errors.New("--duration and --every want a time above 0")
+	}
+	if m.plan == accelerator.PlanPostboot && m.duration > 2*time.Minute {
+		return errors.New("--duration: postboot loads for two minutes at most; acceptance is for more")
+	}
+	if o.profiles != "" {
+		if m.rules.Profiles, err = accelerator.ReadProfiles(o.profiles); err != nil {
+			return err
+		}
+	}
+	if o.bmc != "" {
+		m.bmc = &accelerator.BMC{}
+		if err := loadJSON(o.bmc, m.bmc); err != nil {
+			return fmt.Errorf("read what the BMC says: %w", err)
+		}
+	}
+	if m.plan == accelerator.PlanReturn && o.handover == "" {
+		return errors.New("--plan return wants --handover FILE, the report to compare with")
+	}
+	if o.handover != "" {
+		r, err := loadReport(o.handover)
+		if err != nil {
+			return err
+		}
+		m.handover = &r
+	}
+	return nil
+}
+
+// byHand carries out a plan for a person, prints the report and saves it where that is wanted.
+func byHand(ctx context.Context, m *measurer, o options, stdout io.Writer) error {
+	expect := asFound(accelerator.ReadPCI(m.roots))
+	if o.expect != "" {
+		expect = machine.Expect{}
+		if err := loadJSON(o.expect, &expect); err != nil {
+			return fmt.Errorf("read what to expect: %w", err)
+		}
+	}
+	var key ed25519.PrivateKey
+	if o.key != "" {
+		var err error
+		if key, err = privateKey(o.key); err != nil { // before hours of load
+			return err
+		}
+		if o.out == "" {
+			return errors.New("--key wants --out DIR, where the signed report goes")
+		}
+	}
+	r := m.report(ctx, expect)
+	if err := r.WriteText(stdout); err != nil {
+		return err
+	}
+	if o.out != "" {
+		if err := save(o.out, r, key); err != nil {
+			return err
+		}
+	}
+	if r.Blocks() {
+		return fmt.Errorf("%w: %s", errBlocked, r.Reason())
+	}
+	return ctx.Err()
 }
 
 // remove takes away this program and the token, so that the customer gets the machine as if we had never been there. A folder called bareyard that

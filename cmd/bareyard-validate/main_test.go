@@ -200,6 +200,11 @@ func TestProgram(t *testing.T) {
 			t.Errorf("%d reports after 410", len(c.said))
 		}
 	})
+	cuda := filepath.Join(work, "libcuda.so.1")
+	if out, err := exec.Command("gcc", "-std=gnu11", "-O2", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", cuda, "-x", "c", "../../accelerator/burn/testdata/fakecuda.c").CombinedOutput(); err != nil {
+		t.Fatalf("build the stand-in for libcuda (needs gcc): %v\n%s", err, out)
+	}
+	runPlans(t, program, work, cuda)
 	t.Run("print", func(t *testing.T) {
 		out, err := exec.Command(program, "--print", "--sysfs", filepath.Join(work, "sys"), "--proc", filepath.Join(work, "proc"), "--kmsg", filepath.Join(work, "kmsg")).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "8 cards on the PCI bus where none is expected") {
