@@ -61,7 +61,7 @@ func (j *judge) each(id string, required bool, good, advice string, ask func(Car
 		return c
 	case lacking == asked && len(said) > 0:
 		c.Outcome, c.Required = Skip, false
-		c.Summary = "measured, not judged: the profile does not know it"
+		c.Summary = "measured, not judged: nothing is known to judge it by"
 		return c
 	case lacking == asked:
 		c.Outcome, c.Required = Skip, false

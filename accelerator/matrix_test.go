@@ -380,7 +380,7 @@ func TestMatrix(t *testing.T) {
 func TestHealthyProfiles(t *testing.T) {
 	var doc bytes.Buffer
 	plans := []Plan{PlanHealth, PlanPostboot, PlanAcceptance}
-	fmt.Fprintln(&doc, "| card | health | postboot | acceptance | return | not judged: the profile does not know it |\n|---|---|---|---|---|---|")
+	fmt.Fprintln(&doc, "| card | health | postboot | acceptance | return | measured, not judged |\n|---|---|---|---|---|---|")
 	for _, p := range BuiltinProfiles() {
 		if p.Match[0].Subsystem != "" {
 			continue
