@@ -2,6 +2,7 @@ package ipmi_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -119,6 +120,16 @@ func TestEvents(t *testing.T) {
 				t.Errorf("%d events, want 1100", seen)
 			}
 		}, "IPMI", "Redfish")
+	})
+	t.Run("a BMC that logs passwords", func(t *testing.T) {
+		redfish(t, bmctest.Fault{}, func(t *testing.T, w *world) {
+			w.board.Log(ipmi.Event{Severity: ipmi.OK, Message: "PATCH {\"Password\":\"" + password + "\"}"})
+			page, err := quick().Events(long(t), w.target, "")
+			must(t, err)
+			if len(page.Events) != 1 || strings.Contains(page.Events[0].Message, password) {
+				t.Errorf("page = %+v", page)
+			}
+		})
 	})
 	t.Run("odd types", func(t *testing.T) {
 		redfish(t, bmctest.Fault{OddTypes: true}, func(t *testing.T, w *world) {

@@ -59,8 +59,9 @@ func (o object) number(key string) (float64, bool) {
 	case float64:
 		return v, true
 	case string:
-		f, err := strconv.ParseFloat(strings.TrimSpace(v), 64)
-		return f, err == nil && !math.IsNaN(f) && !math.IsInf(f, 0)
+		if f, err := strconv.ParseFloat(strings.TrimSpace(v), 64); err == nil && !math.IsNaN(f) && !math.IsInf(f, 0) {
+			return f, true
+		}
 	}
 	return 0, false
 }

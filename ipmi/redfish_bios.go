@@ -259,7 +259,9 @@ func (l *link) task(ctx context.Context, path string) (rfTask, error) {
 	if err != nil {
 		return rfTask{}, err
 	}
-	return parseTask(r.body), nil
+	t := parseTask(r.body)
+	t.text = l.scrub(t.text)
+	return t, nil
 }
 
 // parseTask reads a task: success is Completed and OK. Completed at 100 % with another status is a failure that some BMCs word so.

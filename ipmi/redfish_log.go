@@ -89,6 +89,7 @@ func (l *link) rfEvents(ctx context.Context, cursor string, limit int) (EventPag
 	found := false
 	more, err := each(ctx, turns{l}, entries, rfLogEntries, func(r resource) bool {
 		e := parseLogEntry(r.body)
+		e.Message = l.scrub(e.Message)
 		list = append(list, e)
 		found = found || e.mark == cursor
 		newestFirst := len(list) > 1 && list[0].before(e) > 0
@@ -143,6 +144,14 @@ func parseLogEntry(o object) rfEntry {
 	_, _ = fmt.Fprintf(h, "%s\x00%s\x00%s", id, o.str("Created"), e.Message)
 	e.mark = fmt.Sprintf("redfish:%x", h.Sum64())
 	return e
+}
+
+// scrub takes our password out of a text that the BMC wrote: some log the requests that they get.
+func (l *link) scrub(text string) string {
+	if len(l.t.Password) < 6 { // it would be found in words
+		return text
+	}
+	return strings.ReplaceAll(text, l.t.Password, "•••")
 }
 
 // clip cuts text to n bytes, between characters, and makes it printable.

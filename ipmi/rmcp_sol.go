@@ -40,6 +40,7 @@ const (
 type solSession struct {
 	k     *Console
 	r     *rmcpConn
+	send  func(types.Request) error
 	heard time.Time // when the BMC was last heard
 	tells bool      // the BMC tells truly whose the console is
 	took  time.Time // when bytes of the host last came
@@ -64,6 +65,7 @@ func (k *Console) openSOL(ctx context.Context, takeOver bool) (*solSession, erro
 		return nil, err
 	}
 	s := &solSession{k: k, r: r, packets: make(chan solPacket, 16)}
+	s.send = s.transmit
 	if err := s.activate(ctx, takeOver); err != nil {
 		r.end(ctx, true)
 		return nil, err
@@ -257,7 +259,7 @@ func (s *solSession) serve(ctx context.Context) error {
 				return failf(ErrUnreachable, "no sign of life")
 			}
 			// Any packet that comes back is a sign of life. A BMC whose console was taken over does not always say so by itself.
-			err = s.transmit(&transport.GetPayloadInstanceInfoRequest{PayloadType: types.PayloadTypeSOL, PayloadInstance: solInstance})
+			err = s.send(&transport.GetPayloadInstanceInfoRequest{PayloadType: types.PayloadTypeSOL, PayloadInstance: solInstance})
 		}
 		if err != nil {
 			return err
@@ -284,6 +286,7 @@ func (s *solSession) read(done chan<- struct{}) {
 	}
 }
 
+// transmit makes, seals and sends a packet.
 func (s *solSession) transmit(req types.Request) error {
 	rmcp, err := s.r.c.BuildRmcpRequest(context.Background(), req)
 	if err != nil {
@@ -330,14 +333,14 @@ func (s *solSession) receive(data []byte) error {
 		s.k.put(Output{At: now, Data: fresh})
 	}
 	s.in, s.inLen = p.SequenceNumber, len(p.CharacterData)
-	return s.transmit(&types.SOLPayloadRequest{SOLPayloadPacket: types.SOLPayloadPacket{AckedSequenceNumber: s.in, AcceptedCharacterCount: uint8(min(s.inLen, 255))}})
+	return s.send(&types.SOLPayloadRequest{SOLPayloadPacket: types.SOLPayloadPacket{AckedSequenceNumber: s.in, AcceptedCharacterCount: uint8(min(s.inLen, 255))}})
 }
 
 // press sends keys.
 func (s *solSession) press(k *keystrokes) error {
 	s.pending, s.tries = k, 0
 	s.out = s.out%15 + 1
-	return s.transmit(s.keyPacket())
+	return s.send(s.keyPacket())
 }
 
 func (s *solSession) keyPacket() *types.SOLPayloadRequest {
@@ -358,7 +361,7 @@ func (s *solSession) pressAgain() error {
 		s.pending = nil
 		return nil
 	}
-	return s.transmit(s.keyPacket())
+	return s.send(s.keyPacket())
 }
 
 // acknowledged takes the BMC's word on the keys under way.
@@ -382,7 +385,7 @@ func (s *solSession) acknowledged(p types.SOLPayloadPacket) {
 		s.pending, s.tries = &keystrokes{data: left, took: k.took}, tries
 		s.out = s.out%15 + 1
 		if tries == 0 {
-			_ = s.transmit(s.keyPacket())
+			_ = s.send(s.keyPacket())
 		}
 	}
 }

@@ -158,16 +158,32 @@ func TestK05(t *testing.T) {
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 				_, powerErr := c.Power(ctx, target)
-				for _, err := range []error{
+				_, inventoryErr := c.Inventory(ctx, target)
+				_, usersErr := c.Users(ctx, target)
+				_, healthErr := c.Health(ctx, target)
+				_, eventsErr := c.Events(ctx, target, canary)
+				_, mediaErr := c.InsertMedia(ctx, target, "http://"+canaryUser+":"+url.QueryEscape(canary)+"@192.0.2.1/x")
+				_, biosErr := c.SetBIOS(ctx, target, map[string]any{"AdminPassword": canary})
+				baseline, baselineErr := c.Baseline(ctx, target)
+				_, consoleErr := c.OpenConsole(ctx, target, ipmi.ConsoleOptions{})
+				noCanary(t, "baseline", strings.ReplaceAll(fmt.Sprint(baseline), canaryUser, "")) // which lists the accounts
+				noCanary(t, "knowledge", fmt.Sprint(c.Known(target)))
+				for i, err := range []error{
 					powerErr, c.Check(ctx, target), c.SetPower(ctx, target, ipmi.OpCycle), c.SetPower(ctx, target, ipmi.Op("no")),
 					c.SetNextBoot(ctx, target, ipmi.DevicePXE, true), c.BootFrom(ctx, target, ipmi.DevicePXE, true),
+					inventoryErr, usersErr, healthErr, eventsErr, mediaErr, biosErr, baselineErr, consoleErr, c.SetPassword(ctx, target, canaryUser, canary), c.EnableUser(ctx, target, canaryUser, true),
 				} {
-					if err == nil && name != "IPMI, login page" && name != "IPMI, locked" && name != "Redfish, locked" {
+					if err == nil && (i < 6) && name != "IPMI, login page" && name != "IPMI, locked" && name != "Redfish, locked" {
 						t.Error("no error: the case shows nothing")
 					}
 					c.Log.Error("failed", "err", err, "target", target, "controller", fmt.Sprintf("%+v", c))
 					for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x"} {
 						noCanary(t, "error", fmt.Sprintf(verb, err))
+					}
+					public := ipmi.Public(err)
+					noCanary(t, "public reason", public)
+					if strings.Contains(public, "127.0.0.1") || strings.Contains(public, "192.0.2") || public == "" {
+						t.Errorf("public reason %q of %v", public, err)
 					}
 				}
 				cancel()
