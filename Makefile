@@ -76,6 +76,9 @@ bench: ## every bench-…, one after the other, into build/bench.txt; all ratios
 bench-go: ## the benchmarks of Go packages, five times each
 	go test -run '^$$' -bench . -benchmem -count 5 ./...
 
+bench-bmc: ## poll 1,000 simulated BMCs from one process, and one beside ipmitool (two minutes)
+	BAREYARD_BENCH=1 go test -run '^TestBenchBMC$$' -count=1 -v -timeout 15m ./ipmi | grep -E '^(bmc|ratio|FAIL|panic|    [a-z])'
+
 bench-install: build lab-image ramdisk ## time whole installs on QEMU machines
 	BAREYARD_QEMU=1 BAREYARD_BENCH=1 go test -run '^TestBenchInstall$$' -count=1 -v -timeout $(E2E_TIMEOUT) ./lab | grep -E '^(install|floor|ratio|FAIL|panic|  [a-z])'
 

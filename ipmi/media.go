@@ -73,8 +73,11 @@ func checkImage(address string) error {
 	return nil
 }
 
-// isCD reports whether a machine can boot from the drive as from a CD.
+// isCD reports whether a machine can boot from the drive as from a CD. One that does not say what it is is taken for one.
 func (m Media) isCD() bool {
+	if len(m.Types) == 0 {
+		return true
+	}
 	for _, t := range m.Types {
 		if t == "CD" || t == "DVD" {
 			return true

@@ -59,7 +59,11 @@ func (l *link) insert(ctx context.Context, address string) (Media, error) {
 		return Media{}, err
 	}
 	var free *drive
+	cds := 0
 	for i, d := range drives {
+		if d.isCD() {
+			cds++
+		}
 		if d.Inserted && d.full == address && d.isCD() {
 			return d.Media, nil
 		}
@@ -67,7 +71,10 @@ func (l *link) insert(ctx context.Context, address string) (Media, error) {
 			free = &drives[i]
 		}
 	}
-	if free == nil {
+	switch {
+	case cds == 0:
+		return Media{}, failf(ErrUnsupported, "it has no virtual CD drive")
+	case free == nil:
 		return Media{}, failf(ErrBusy, "no free virtual CD drive")
 	}
 	// The shortest request first: some services refuse what others demand.
