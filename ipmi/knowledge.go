@@ -24,6 +24,7 @@ type Knowledge struct {
 	CipherSuite int                `json:"cipher_suite,omitempty"` // IPMI: the one that works
 	Boot        BootMethod         `json:"boot,omitempty"`         // the method by which the machine was last seen on the wire
 	Ignored     map[BootMethod]int `json:"ignored,omitempty"`      // how often a method was set and the machine was not seen
+	Set         BootMethod         `json:"set,omitempty"`          // by which an override was last set, until BootSeen says what came of it: another server may be the one to say
 	Quirks      []string           `json:"quirks,omitempty"`       // what else it does otherwise than it should, for operators
 }
 
@@ -120,6 +121,7 @@ func (c *Controller) Known(t Target) Knowledge {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	out := k.k
+	out.Set = k.set
 	out.Ignored, out.Quirks = maps.Clone(out.Ignored), slices.Clone(out.Quirks)
 	return out
 }
@@ -136,6 +138,9 @@ func (c *Controller) Learn(t Target, earlier Knowledge) {
 	}
 	if k.k.Boot == "" && len(k.k.Ignored) == 0 {
 		k.k.Boot, k.k.Ignored = earlier.Boot, maps.Clone(earlier.Ignored)
+	}
+	if k.set == "" {
+		k.set = earlier.Set
 	}
 	for _, q := range earlier.Quirks {
 		if len(k.k.Quirks) < maxQuirks && !slices.Contains(k.k.Quirks, q) {
