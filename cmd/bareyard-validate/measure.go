@@ -36,7 +36,7 @@ type measurer struct {
 
 // Times of a plan.
 const (
-	postbootWhole = 270 * time.Second // for all load of a postboot: with reading before and after it stays under five minutes
+	postbootWhole = 225 * time.Second // for all load of a postboot: with reading before it, and a card that hangs after it, that is five minutes
 	postbootBurn  = 60 * time.Second
 	patternShare  = 5 // of the burn's time one part for memory patterns
 	shortBurn     = 30 * time.Second
@@ -104,12 +104,17 @@ func (m *measurer) again(ctx context.Context, f *accelerator.Facts, expect machi
 	f.Taken, f.PCI, f.Driver, f.Log, f.Host = after.Taken, after.PCI, after.Driver, after.Log, after.Host
 }
 
-// loadable returns the NVIDIA cards that the class has and whose driver answers: a load on a card that is lost would only wait for it.
+// loadable returns the NVIDIA cards that the class has and that answer: a load on a card that is lost would only wait for it.
 func loadable(f accelerator.Facts, expect machine.Expect) []string {
 	var out []string
-	for _, c := range f.PCI.Cards {
-		if c.Vendor == nvidia.Vendor && strings.HasPrefix(strings.ToLower(expect.CardID), nvidia.Vendor+":") {
-			out = append(out, c.Slot)
+	for _, d := range f.Driver {
+		if d.Vendor != nvidia.Vendor || d.Fault != nil || !strings.HasPrefix(strings.ToLower(expect.CardID), nvidia.Vendor+":") {
+			continue
+		}
+		for _, c := range d.Cards {
+			if c.Fault == nil && c.Slot != "" {
+				out = append(out, c.Slot)
+			}
 		}
 	}
 	return out
@@ -122,11 +127,11 @@ func (m *measurer) postboot(ctx context.Context, f *accelerator.Facts, expect ma
 	if long == 0 {
 		long = postbootBurn
 	}
-	if expect.Count == 0 {
+	slots := loadable(*f, expect)
+	if expect.Count == 0 || len(slots) == 0 {
 		return
 	}
 	f.Asked = long.Seconds()
-	slots := loadable(*f, expect)
 	stop := m.watch(ctx, slots)
 	m.say("measuring copies and memory of %d cards", len(slots))
 	f.Loads = append(f.Loads, m.burn.Rates(whole, slots)...)

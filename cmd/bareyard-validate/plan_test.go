@@ -99,7 +99,7 @@ func runPlans(t *testing.T, program, work, cuda string) {
 		// It came back as it went.
 		r, code, text = validate(t, "* busy", "* nopeer", "--plan", "return", "--duration", "1500ms", "--handover", filepath.Join(dir, "report.signed.json"))
 		for _, c := range r.Changes { // rates of a pretended card vary with the load of this machine
-			if !strings.HasSuffix(c.Text, "became slower") {
+			if !strings.HasSuffix(c.Text, "became slower") && !strings.Contains(c.Text, "perf.") {
 				t.Errorf("exit %d: %+v\n%s", code, c, text)
 			}
 		}

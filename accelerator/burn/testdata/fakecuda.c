@@ -29,7 +29,7 @@
 #include <unistd.h>
 
 #define MAX 16
-#define TOTAL (64ull << 20)
+#define TOTAL (16ull << 20)
 
 static char slots[MAX][16];
 static int ncards, current, launches;
