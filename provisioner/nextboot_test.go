@@ -28,7 +28,7 @@ func (b *methods) SetNextBoot(ctx context.Context, t ipmi.Target, d ipmi.Device,
 				best = m
 			}
 		}
-		b.known.Set = best
+		b.known.Boot = best
 		if n := len(b.used); n == 0 || b.used[n-1] != best {
 			b.used = append(b.used, best)
 		}
@@ -45,17 +45,17 @@ func (b *methods) BootSeen(_ ipmi.Target, seen bool) {
 		ignored[m] = n
 	}
 	switch {
-	case b.known.Set == "":
+	case b.known.Boot == "":
 	case seen:
-		b.known.Boot = b.known.Set
-		delete(ignored, b.known.Set)
+		b.known.Boot = b.known.Boot
+		delete(ignored, b.known.Boot)
 	default:
-		ignored[b.known.Set]++
-		if b.known.Boot == b.known.Set {
+		ignored[b.known.Boot]++
+		if b.known.Boot == b.known.Boot {
 			b.known.Boot = ""
 		}
 	}
-	b.known.Ignored, b.known.Set = ignored, ""
+	b.known.Ignored, b.known.Boot = ignored, ""
 }
 
 // restart makes the yard's server forget all that is not in the database.
