@@ -107,7 +107,7 @@ func TestNextBootIsSeenOnTheWire(t *testing.T) {
 	}
 	third := y.restart()
 	y.bootAgent(m.ID)
-	if k, err := y.db.Knowledge(t.Context(), m.ID); err != nil || k.Boot != ipmi.BootPersistent || k.Ignored[ipmi.BootOnce] != 1 || k.Set != "" {
+	if k, err := y.db.Knowledge(t.Context(), m.ID); err != nil || k.Boot != ipmi.BootPersistent || k.Ignored[ipmi.BootOnce] != 1 || k.Boot != "" {
 		t.Errorf("remembered: %+v, %v", k, err)
 	}
 	if text := y.events(m.ID, "bmc.boot"); !strings.Contains(text, `n1 boots from the network by method "persistent", which is remembered; its BMC ignores "once" (1 times)`) {
