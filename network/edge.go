@@ -119,13 +119,15 @@ func (p Port) Passes(d Direction) Bandwidth {
 
 // Caps says what a driver can do. What it cannot it refuses in Apply, with an Invalid error, before it changes anything.
 type Caps struct {
-	Driver string `json:"driver"` // its name in the configuration: linux, remote, manual …
-	Modes  []Mode `json:"modes"`  // those that it can bring about
-	Burst  bool   `json:"burst"`  // more than the committed bandwidth, while there is room
-	IPv6   bool   `json:"ipv6"`
-	Ports  int    `json:"ports,omitempty"` // so many at most; 0 when it knows no bound
-	Counts string `json:"counts"`          // what its counters count: "delivered", after guards and shaping, or "offered"; "" when it counts nothing
-	Person bool   `json:"person"`          // somebody does the work: Apply answers with ErrPending until that is confirmed
+	Driver    string   `json:"driver"` // its name in the configuration: linux, remote, manual …
+	Modes     []Mode   `json:"modes"`  // those that it can bring about
+	Burst     bool     `json:"burst"`  // more than the committed bandwidth, while there is room
+	IPv6      bool     `json:"ipv6"`
+	Ports     int      `json:"ports,omitempty"`     // so many at most; 0 when it knows no bound
+	Counts    string   `json:"counts"`              // what its counters count: "delivered", after guards and shaping, or "offered"; "" when it counts nothing
+	Announces bool     `json:"announces,omitempty"` // routers are told of addresses and blackholes
+	Trouble   []string `json:"trouble,omitempty"`   // what is wrong now that it cannot put right itself, in words
+	Person    bool     `json:"person"`              // somebody does the work: Apply answers with ErrPending until that is confirmed
 }
 
 // Edge is where addresses, bandwidth and guards are enforced.

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"strconv"
 
+	"github.com/bareyard/bareyard/machine"
 	"github.com/bareyard/bareyard/network"
+	"github.com/bareyard/bareyard/network/frr"
 	"github.com/bareyard/bareyard/network/linuxedge"
 )
 
@@ -19,6 +22,68 @@ type edgeConfig struct {
 	Downlink string         `yaml:"downlink"`
 	Deny     []netip.Prefix `yaml:"deny"`     // what no customer may reach
 	Capacity mbit           `yaml:"capacity"` // of either device; what bursts share
+	BGP      edgeBGPConfig  `yaml:"bgp"`
+}
+
+// edgeBGPConfig is what FRR on the edge's box tells carriers; without an AS number it is left alone.
+type edgeBGPConfig struct {
+	ASN       asn                  `yaml:"asn"`
+	RouterID  netip.Addr           `yaml:"router_id"`
+	Ranges    []netip.Prefix       `yaml:"ranges"`
+	Blackhole []string             `yaml:"blackhole_communities"`
+	Sockets   string               `yaml:"sockets"` // folder of FRR's vty sockets
+	Neighbors []edgeNeighborConfig `yaml:"neighbors"`
+}
+
+// edgeNeighborConfig is a carrier's router.
+type edgeNeighborConfig struct {
+	Address      netip.Addr `yaml:"address"`
+	ASN          asn        `yaml:"asn"`
+	Announce     string     `yaml:"announce"` // hosts or ranges
+	PasswordFile string     `yaml:"password_file"`
+}
+
+// asn is a number of an autonomous system.
+type asn uint32
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (a *asn) UnmarshalText(text []byte) error {
+	n, err := strconv.ParseUint(string(text), 10, 32)
+	if err != nil {
+		return fmt.Errorf("%q is no AS number: give 1 to 4294967295", text)
+	}
+	*a = asn(n)
+	return nil
+}
+
+func (b *edgeBGPConfig) speaker(downlink string) frr.Config {
+	c := frr.Config{ASN: uint32(b.ASN), RouterID: b.RouterID, Downlink: downlink, Ranges: b.Ranges, Blackhole: b.Blackhole, Sockets: b.Sockets}
+	for _, n := range b.Neighbors {
+		c.Neighbors = append(c.Neighbors, frr.Neighbor{Address: n.Address, ASN: uint32(n.ASN), Hosts: n.Announce == "hosts", PasswordFile: n.PasswordFile})
+	}
+	return c
+}
+
+func (b *edgeBGPConfig) problem(at, downlink string) (key, problem, hint string) {
+	if b.ASN == 0 {
+		if len(b.Neighbors) > 0 || len(b.Ranges) > 0 {
+			return at + ".asn", "is missing", "give our AS number, or leave bgp out"
+		}
+		return "", "", ""
+	}
+	for i, n := range b.Neighbors {
+		if n.Announce != "" && n.Announce != "hosts" && n.Announce != "ranges" {
+			return fmt.Sprintf("%s.neighbors[%d].announce", at, i), fmt.Sprintf("%q is nothing to announce", n.Announce), "hosts (each address) or ranges (which carriers want; blackholes besides)"
+		}
+	}
+	if e := (*machine.Error)(nil); errors.As(b.speaker(downlink).Validate(), &e) {
+		field := e.Field
+		if field == "blackhole" {
+			field = "blackhole_communities"
+		}
+		return at + "." + field, "is not right: " + e.Message, e.Hint
+	}
+	return "", "", ""
 }
 
 // siteEdgeConfig is the edge of one site.
@@ -87,12 +152,12 @@ func (e *edgeConfig) problem(at string) (key, problem, hint string) {
 	if e.Uplink == e.Downlink {
 		return at + ".downlink", "is the same device as the uplink", "give the edge one device per side"
 	}
-	return "", "", ""
+	return e.BGP.problem(at+".bgp", e.Downlink)
 }
 
 func (e *edgeConfig) remoteProblem(at string) (key, problem, hint string) {
-	if e.Uplink != "" || e.Downlink != "" || e.Netns != "" || len(e.Deny) > 0 || e.Capacity != 0 {
-		return at + ".address", "is of another box, beside devices of this one", "its devices, deny and capacity belong into the configuration of that box: docs/edge.yaml"
+	if e.Uplink != "" || e.Downlink != "" || e.Netns != "" || len(e.Deny) > 0 || e.Capacity != 0 || e.BGP.ASN != 0 {
+		return at + ".address", "is of another box, beside devices of this one", "its devices, deny, capacity and bgp belong into the configuration of that box: docs/edge.yaml"
 	}
 	if host, port, err := net.SplitHostPort(e.Address); err != nil || host == "" || !isPort(port) {
 		return at + ".address", fmt.Sprintf("%q is not host:port", e.Address), "write it as 10.98.0.5:8444"

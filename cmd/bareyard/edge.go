@@ -18,7 +18,6 @@ import (
 
 	"github.com/bareyard/bareyard/api/client"
 	"github.com/bareyard/bareyard/machine"
-	"github.com/bareyard/bareyard/network/linuxedge"
 	"github.com/bareyard/bareyard/network/remoteedge"
 )
 
@@ -116,10 +115,6 @@ func (e *edgeRunCommand) Run(ctx context.Context, t *terminal) error {
 	if err != nil {
 		return err
 	}
-	edge, err := linuxedge.New(cfg.Edge.linux())
-	if err != nil {
-		return err
-	}
 	if e.Check {
 		_, err := fmt.Fprintln(t.out, "the configuration is right")
 		return err
@@ -133,8 +128,13 @@ func (e *edgeRunCommand) Run(ctx context.Context, t *terminal) error {
 		return fmt.Errorf("listen for servers: %w", err)
 	}
 	log.Info("ready", "listen", l.Addr(), "uplink", cfg.Edge.Uplink, "downlink", cfg.Edge.Downlink)
-	keeper := remoteedge.NewKeeper(edge, cfg.Memory, log)
 	group, ctx := errgroup.WithContext(ctx)
+	edge, err := openLinux(ctx, group, cfg.Edge, log)
+	if err != nil {
+		_ = l.Close()
+		return err
+	}
+	keeper := remoteedge.NewKeeper(edge, cfg.Memory, log)
 	group.Go(func() error { return keeper.Run(ctx, time.Duration(cfg.Repair)) })
 	group.Go(func() error { return remoteedge.Serve(ctx, l, keeper, log) })
 	return group.Wait()
@@ -169,7 +169,7 @@ func (e *edgeListCommand) Run(ctx context.Context, t *terminal) error {
 		return e.show(t, edges, func(w io.Writer) {
 			fmt.Fprintln(w, "SITE\tDRIVER\tPORTS\tCOUNTS\tSTATE")
 			for _, x := range edges {
-				fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", cmp.Or(x.Site, "all"), x.Caps.Driver, x.Ports, x.Caps.Counts, cmp.Or(x.Problem, "answers"))
+				fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", cmp.Or(x.Site, "all"), x.Caps.Driver, x.Ports, x.Caps.Counts, cmp.Or(x.Problem, strings.Join(x.Caps.Trouble, "; "), "answers"))
 			}
 		})
 	})

@@ -3,23 +3,40 @@ package main
 import (
 	"context"
 	"crypto/x509"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/bareyard/bareyard/api"
 	"github.com/bareyard/bareyard/machine"
 	"github.com/bareyard/bareyard/network"
+	"github.com/bareyard/bareyard/network/frr"
 	"github.com/bareyard/bareyard/network/linuxedge"
 	"github.com/bareyard/bareyard/network/remoteedge"
 	"github.com/bareyard/bareyard/postgres"
 )
 
-// newEdge returns what carries the public addresses: one edge for all sites, one for each, or none.
-func newEdge(cfg config, db *postgres.DB, authority *authority) (network.Edge, error) {
+// newEdge returns what carries the public addresses: one edge for all sites, one for each, or none. What runs beside it is started in
+// the group.
+func newEdge(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.DB, authority *authority, log *slog.Logger) (network.Edge, error) {
+	open := func(cfg edgeConfig) (network.Edge, error) {
+		if cfg.Address == "" {
+			return openLinux(ctx, group, cfg, log)
+		}
+		cert, err := authority.issueDialler(time.Now())
+		if err != nil {
+			return nil, err
+		}
+		roots := x509.NewCertPool()
+		roots.AddCert(authority.cert)
+		return remoteedge.Dial(cfg.Name, cfg.Address, cert, roots)
+	}
 	if len(cfg.Edges) == 0 {
-		return openEdge(cfg.Edge, authority)
+		return open(cfg.Edge)
 	}
 	sites := &network.Sites{Edges: map[string]network.Edge{}, SiteOf: func(ctx context.Context, id string) (string, error) {
 		m, err := db.Machine(ctx, id)
@@ -33,7 +50,7 @@ func newEdge(cfg config, db *postgres.DB, authority *authority) (network.Edge, e
 		all = append([]siteEdgeConfig{{Edge: cfg.Edge}}, all...)
 	}
 	for _, e := range all {
-		edge, err := openEdge(e.Edge, authority)
+		edge, err := open(e.Edge)
 		if err != nil {
 			return nil, err
 		}
@@ -42,21 +59,25 @@ func newEdge(cfg config, db *postgres.DB, authority *authority) (network.Edge, e
 	return sites, nil
 }
 
-// openEdge returns one edge; nothing is touched or dialled yet.
-func openEdge(cfg edgeConfig, authority *authority) (network.Edge, error) {
-	switch {
-	case cfg.Address != "":
-		cert, err := authority.issueDialler(time.Now())
-		if err != nil {
-			return nil, err
-		}
-		roots := x509.NewCertPool()
-		roots.AddCert(authority.cert)
-		return remoteedge.Dial(cfg.Name, cfg.Address, cert, roots)
-	case cfg.Uplink != "":
-		return linuxedge.New(cfg.linux())
+// announced is how often FRR is looked after.
+const announced = 10 * time.Second
+
+// openLinux returns the edge on this box, or none; with FRR beside it, which is looked after in the group.
+func openLinux(ctx context.Context, group *errgroup.Group, cfg edgeConfig, log *slog.Logger) (network.Edge, error) {
+	if !cfg.driven() {
+		return noEdge{}, nil
 	}
-	return noEdge{}, nil
+	edge, err := linuxedge.New(cfg.linux())
+	if err != nil || cfg.BGP.ASN == 0 {
+		return edge, err
+	}
+	speaker, err := frr.NewSpeaker(cfg.BGP.speaker(cfg.Downlink))
+	if err != nil {
+		return nil, err
+	}
+	told := frr.Announce(edge, speaker, log)
+	group.Go(func() error { return told.Run(ctx, announced) })
+	return told, nil
 }
 
 // noEdge stands where no edge is configured: nothing can be exposed, so withdrawing always succeeds.

@@ -167,7 +167,7 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 	if err != nil {
 		return err
 	}
-	edge, err := newEdge(cfg, db, authority)
+	edge, err := newEdge(ctx, group, cfg, db, authority, log)
 	if err != nil {
 		return err
 	}

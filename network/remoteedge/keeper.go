@@ -145,8 +145,30 @@ func (k *Keeper) reconcile(ctx context.Context, every time.Duration) (time.Durat
 	return every, err
 }
 
-// Read implements network.Edge: the ports as they are.
-func (k *Keeper) Read(ctx context.Context) ([]network.Port, error) { return k.edge.Read(ctx) }
+// Read implements network.Edge: the ports as they are, and with Mode "" those that are wanted and not there, lest a server
+// overlook what Run is about to bring back.
+func (k *Keeper) Read(ctx context.Context) ([]network.Port, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := k.recall(ctx); err != nil {
+		return nil, err
+	}
+	ports, err := k.edge.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	there := make(map[string]bool, len(ports))
+	for _, p := range ports {
+		there[p.Machine] = true
+	}
+	for id, p := range k.want {
+		if !there[id] {
+			p.Mode, p.Until, p.Then = "", time.Time{}, ""
+			ports = append(ports, p)
+		}
+	}
+	return sorted(ports), nil
+}
 
 // Counters implements network.Edge.
 func (k *Keeper) Counters(ctx context.Context) ([]network.Counter, error) {

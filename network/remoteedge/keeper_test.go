@@ -95,6 +95,27 @@ func TestKeeperRepairs(t *testing.T) {
 	})
 }
 
+// TestKeeperShowsWhatItWants: a server that reads an edge whose kernel has forgotten sees, and can take away, what would come
+// back.
+func TestKeeperShowsWhatItWants(t *testing.T) {
+	edge := &memory{}
+	k, _ := keep(t, edge, filepath.Join(t.TempDir(), "edge.json"))
+	if err := k.Apply(t.Context(), []network.Port{port("a", 1), port("b", 2)}, nil); err != nil {
+		t.Fatal(err)
+	}
+	delete(edge.ports, "a")
+	have, err := k.Read(t.Context())
+	if err != nil || len(have) != 2 || have[0].Machine != "a" || have[0].Mode != "" || have[1].Mode != network.On {
+		t.Errorf("read %v, %v", have, err)
+	}
+	if err := network.Reconcile(t.Context(), k, []network.Port{port("b", 2)}); err != nil {
+		t.Fatal(err)
+	}
+	if have, err := k.Read(t.Context()); err != nil || len(have) != 1 {
+		t.Errorf("what nobody wants is still wanted: %v, %v", have, err)
+	}
+}
+
 // TestKeeperRefuses: what the edge refuses, or contradicts what it carries, leaves no trace.
 func TestKeeperRefuses(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "edge.json")
