@@ -74,6 +74,10 @@ func (j *judge) host() []Check {
 func (j *judge) hostCPU() Check {
 	h := j.facts.Host
 	c := Check{ID: "host.cpu", Outcome: Pass, Summary: fmt.Sprintf("%s, %s", printable(h.CPU.String()), plural(int(h.Cores.Value), "processor"))}
+	if h.Cores == (Value[int64]{}) {
+		c.Outcome, c.Summary = Skip, "processors were not read"
+		return c
+	}
 	if !h.Cores.Known() {
 		c.Outcome, c.Summary = Error, "processors could not be read: "+missing(h.Cores)
 		return c
