@@ -38,6 +38,7 @@ type bmc struct {
 
 	sensors atomic.Pointer[sensors]     // IPMI: what its records say; nil until they were read
 	asked   atomic.Pointer[biosRequest] // Redfish: the BIOS settings that were asked for last
+	log     atomic.Pointer[string]      // Redfish: path of the event log
 	lastJob atomic.Pointer[string]      // Redfish: the job of the last change
 
 	console  sync.Mutex // held by the one console

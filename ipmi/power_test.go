@@ -238,3 +238,22 @@ func TestOneSessionPerBMC(t *testing.T) {
 		}
 	})
 }
+
+// Whoever gives up while a session is being opened leaves none behind.
+func TestCancelWhileLoggingIn(t *testing.T) {
+	t.Parallel()
+	worlds(t, func(t *testing.T, w *world) {
+		var g sync.WaitGroup
+		for i := range 60 {
+			g.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*300*time.Microsecond)
+				defer cancel()
+				_, _ = quick().Power(ctx, w.target)
+			})
+			if i%4 == 3 { // as many as there are slots
+				g.Wait()
+			}
+		}
+		g.Wait()
+	}, "IPMI", "Redfish")
+}

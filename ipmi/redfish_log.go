@@ -19,8 +19,22 @@ const (
 // rfLogs is the names of the logs that tell of the machine's hardware, best first: that of the standard, Dell, HPE, OpenBMC, Supermicro.
 var rfLogs = []string{"SEL", "Sel", "IML", "EventLog", "Log1", "Log"}
 
-// logService is the hardware event log.
+// logService is the hardware event log. Where it is is remembered.
 func (l *link) logService(ctx context.Context) (resource, error) {
+	if path := l.b.log.Load(); path != nil {
+		log, err := turns{l}.get(ctx, *path)
+		if !isAny(err, ErrUnsupported) {
+			return log, err
+		}
+	}
+	log, err := l.findLog(ctx)
+	if err == nil {
+		l.b.log.Store(&log.path)
+	}
+	return log, err
+}
+
+func (l *link) findLog(ctx context.Context) (resource, error) {
 	g := turns{l}
 	var candidates []resource
 	for _, of := range []func(context.Context) (resource, error){l.rfSystem, l.rfManager} {

@@ -2,6 +2,7 @@ package ipmi
 
 import (
 	"context"
+	"errors"
 	"net/http"
 )
 
@@ -141,27 +142,28 @@ func (l *link) changeDrive(ctx context.Context, d drive, action string, bodies [
 
 // watchDrive reads a drive until it is as wanted: a BMC fetches an image after it said yes.
 func (l *link) watchDrive(ctx context.Context, path string, want func(drive) bool) (Media, error) {
-	for failed := 0; ; {
+	for failed, read := 0, false; ; {
 		r, err := turns{l}.get(ctx, path)
 		d := parseDrive(r)
 		switch {
 		case err == nil && want(d):
 			return d.Media, nil
 		case err == nil:
-			failed = 0
-		case !transient(err):
+			failed, read = 0, true
+		case !transient(err) && ctx.Err() == nil:
 			return Media{}, err
 		default:
 			failed++
 		}
-		if !l.c.pause(ctx, failed, err) {
-			if err != nil {
-				return Media{}, orOver(ctx, err)
-			}
-			if ctx.Err() == context.Canceled {
-				return Media{}, over(ctx)
-			}
-			return Media{}, &failure{kind: ErrLied, detail: "the drive does not show it", cause: ctx.Err()}
+		if l.c.pause(ctx, failed, err) {
+			continue
 		}
+		switch {
+		case errors.Is(ctx.Err(), context.Canceled):
+			return Media{}, over(ctx)
+		case err != nil && (failed > 1 || !read || ctx.Err() == nil): // a single one is what the deadline cut short
+			return Media{}, orOver(ctx, err)
+		}
+		return Media{}, &failure{kind: ErrLied, detail: "the drive does not show it", cause: ctx.Err()}
 	}
 }

@@ -15,15 +15,20 @@ var rfKinds = map[string]SensorKind{"Temperature": Temperature, "Rotational": Fa
 // and Power where it has them, and one by one otherwise.
 func (l *link) rfReadings(ctx context.Context, h *Health) error {
 	g := turns{l}
-	system, err := l.rfSystem(ctx)
-	if err != nil {
+	var system resource
+	if err := l.redfish(ctx, func(c *rfConn) (err error) {
+		if system, err = c.get(ctx, c.system); err == nil {
+			h.Power = c.powerOf(system.body)
+		}
+		return err
+	}); err != nil {
 		return err
 	}
 	h.Overall = worse(h.Overall, rfHealth(system.body))
 	paths := system.body.obj("Links").links("Chassis")
 	if len(paths) == 0 {
-		paths, err = l.rfOnly(ctx, "Chassis")
-		if err != nil {
+		var err error
+		if paths, err = l.rfOnly(ctx, "Chassis"); err != nil {
 			return err
 		}
 	}

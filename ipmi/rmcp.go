@@ -97,8 +97,9 @@ func login(ctx context.Context, t Target, suite types.CipherSuiteID, level types
 	r := &rmcpConn{c: c, answer: answer, t: t, wire: &rmcpWire{Conn: socket, suite: suite, username: t.Username, password: t.Password}}
 	// The client's own limit is the longest of ours; it cannot be changed once the client is in use.
 	c.WithUDPProxy(r.wire).WithTimeout(max(answer, controlAnswer)).WithRetry(0).WithCipherSuiteID(suite).WithMaxPrivilegeLevel(level)
-	active := false
-	for _, step := range []func(context.Context) error{
+	active, shaking := false, ctx
+	const opensSession = 2
+	for i, step := range []func(context.Context) error{
 		func(ctx context.Context) error { _, err := c.OpenSession(ctx); return loginError(err, false) },
 		func(ctx context.Context) error { _, err := c.RAKPMessage1(ctx); return loginError(err, workedBefore) },
 		func(ctx context.Context) error {
@@ -114,10 +115,22 @@ func login(ctx context.Context, t Target, suite types.CipherSuiteID, level types
 			return commandError(err)
 		},
 	} {
-		if err := r.wire.exchange(ctx, answer, step); err != nil {
+		if i == opensSession {
+			// From here on the BMC may hold a session: a caller who gives up must not leave it there.
+			if ctx.Err() != nil {
+				r.end(ctx, false)
+				return nil, over(ctx)
+			}
+			shaking = context.WithoutCancel(ctx)
+		}
+		if err := r.wire.exchange(shaking, answer, step); err != nil {
 			r.end(ctx, active)
 			return nil, err
 		}
+	}
+	if ctx.Err() != nil {
+		r.end(ctx, true)
+		return nil, over(ctx)
 	}
 	return r, nil
 }

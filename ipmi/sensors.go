@@ -56,13 +56,10 @@ func (c *Controller) Health(ctx context.Context, t Target) (Health, error) {
 func (l *link) health(ctx context.Context) (Health, error) {
 	h := Health{At: time.Now(), Power: Unknown, Overall: Unclear}
 	var err error
-	if h.Power, err = l.power(ctx); err != nil {
-		return h, err
-	}
-	if l.t.Protocol == IPMI {
-		err = l.rmcpReadings(ctx, &h)
-	} else {
+	if l.t.Protocol == Redfish {
 		err = l.rfReadings(ctx, &h)
+	} else if h.Power, err = l.power(ctx); err == nil {
+		err = l.rmcpReadings(ctx, &h)
 	}
 	for _, r := range h.Readings {
 		h.Overall = worse(h.Overall, r.State)
