@@ -76,7 +76,7 @@ bench: ## every bench-…, one after the other, into build/bench.txt; all ratios
 bench-go: ## the benchmarks of Go packages, five times each
 	go test -run '^$$' -bench . -benchmem -count 5 ./...
 
-bench-bmc: ## poll 1,000 simulated BMCs from one process, and one beside ipmitool (two minutes)
+bench-bmc: ## poll 1,000 simulated BMCs from one process, and one beside ipmitool (five minutes)
 	BAREYARD_BENCH=1 go test -run '^TestBenchBMC$$' -count=1 -v -timeout 15m ./ipmi | grep -E '^(bmc|ratio|FAIL|panic|    [a-z])'
 
 bench-install: build lab-image ramdisk ## time whole installs on QEMU machines

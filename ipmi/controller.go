@@ -129,6 +129,20 @@ type link struct {
 func (c *Controller) hold(t Target) *link {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	b := c.entry(t)
+	b.users++
+	return &link{c: c, t: t, b: b}
+}
+
+// about is what is known of a BMC, for those who do not speak to it.
+func (c *Controller) about(t Target) *bmc {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.entry(t)
+}
+
+// entry finds or makes the entry of a BMC. c.mu is held.
+func (c *Controller) entry(t Target) *bmc {
 	key := t.key()
 	b := c.bmcs[key]
 	if b == nil {
@@ -140,8 +154,7 @@ func (c *Controller) hold(t Target) *link {
 		b.change <- struct{}{}
 		c.bmcs[key] = b
 	}
-	b.users++
-	return &link{c: c, t: t, b: b}
+	return b
 }
 
 // release ends the operation's hold, and the session with the last of them.

@@ -88,9 +88,7 @@ func (k *known) keepSuite(n int) {
 // BootSeen tells that the machine was seen on the wire, or was not, after SetNextBoot(DevicePXE) and a start. The next SetNextBoot
 // takes the method that is known to work, or else the one that was ignored least often: the next one in turn.
 func (c *Controller) BootSeen(t Target, seen bool) {
-	l := c.hold(t)
-	defer l.release()
-	k := &l.b.known
+	k := &c.about(t).known
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	method := k.set
@@ -115,9 +113,7 @@ func (c *Controller) BootSeen(t Target, seen bool) {
 
 // Known is what was found out about a BMC so far.
 func (c *Controller) Known(t Target) Knowledge {
-	l := c.hold(t)
-	defer l.release()
-	k := &l.b.known
+	k := &c.about(t).known
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	out := k.k
@@ -128,9 +124,7 @@ func (c *Controller) Known(t Target) Knowledge {
 
 // Learn gives the Controller what was known about a BMC earlier. What it found out itself goes before.
 func (c *Controller) Learn(t Target, earlier Knowledge) {
-	l := c.hold(t)
-	defer l.release()
-	k := &l.b.known
+	k := &c.about(t).known
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.k.CipherSuite == 0 {

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -197,7 +198,7 @@ func TestBenchBMC(t *testing.T) {
 	if os.Getenv("BAREYARD_BENCH") == "" {
 		t.Skip("make bench-bmc runs it")
 	}
-	const n, period, periods = 1000, 30 * time.Second, 4
+	const n, period, periods = 1000, time.Minute, 4
 	before := takeSample()
 	f := newFleet(t, n)
 	var mu sync.Mutex
@@ -210,7 +211,7 @@ func TestBenchBMC(t *testing.T) {
 			t.Errorf("%s: %v", x.Key, x.Err)
 		}
 	}}
-	simulated := takeSample()
+	simulated, cpu := takeSample(), cpuTime(t)
 	var samples []sample
 	f.run(t, p, func() {
 		for range periods {
@@ -218,10 +219,12 @@ func TestBenchBMC(t *testing.T) {
 			samples = append(samples, takeSample())
 		}
 	})
+	cpu = cpuTime(t) - cpu
 	s := p.Stats()
 	opened, closed := f.counted()
 	fmt.Printf("bmc polled: %d BMCs (%d by Redfish), 8 sensors and the event log each, every %s, at most %d at a time\n", n, n/5, period, p.Limit)
 	fmt.Printf("bmc polls: %d, failed %d, late %d, most at a time %d, mean %s, slowest %s\n", s.Polls, s.Failed, s.Late, s.Most, (sum / time.Duration(max(s.Polls, 1))).Round(time.Millisecond), slowest.Round(time.Millisecond))
+	fmt.Printf("bmc cpu: %s for each poll, the simulators' share in it\n", (cpu / time.Duration(max(s.Polls, 1))).Round(10*time.Microsecond))
 	fmt.Printf("bmc sessions: %d opened, %d closed\n", opened, closed)
 	fmt.Printf("bmc process: %d goroutines and %d MiB before, %d and %d with the simulators; after each period:", before.goroutines, before.heap>>20, simulated.goroutines, simulated.heap>>20)
 	for _, x := range samples {
@@ -232,6 +235,15 @@ func TestBenchBMC(t *testing.T) {
 		t.Errorf("%d sessions opened, %d closed", opened, closed)
 	}
 	benchIpmitool(t, f.targets[0].Target)
+}
+
+// cpuTime is what this process has used.
+func cpuTime(t *testing.T) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // benchIpmitool compares a read of the power state, with login and logout, with one call of ipmitool.

@@ -256,6 +256,19 @@ func TestE11(t *testing.T) {
 		})
 	})
 	t.Run("settings resource", func(t *testing.T) { redfish(t, bmctest.Fault{SettingsBoot: true}, wantPXE) })
+	t.Run("BIOS settings wait for a job", func(t *testing.T) {
+		redfish(t, bmctest.Fault{BIOSNeedsJob: true}, func(t *testing.T, w *world) {
+			c := quick()
+			change, err := c.SetBIOS(long(t), w.target, profile)
+			wantState(t, change, err, ipmi.BIOSPending)
+			if change.Job == "" {
+				t.Error("no job was made")
+			}
+			must(t, c.SetPower(long(t), w.target, ipmi.OpReset))  // off: On
+			change, err = c.CheckBIOS(long(t), w.target, profile) // after the start, not after the PATCH
+			wantState(t, change, err, ipmi.BIOSApplied)
+		})
+	})
 	t.Run("taken back in the settings resource", func(t *testing.T) {
 		redfish(t, bmctest.Fault{SettingsBoot: true}, func(t *testing.T, w *world) {
 			c := quick()

@@ -156,7 +156,7 @@ func (r *Redfish) Requests() int {
 }
 
 // fault is how the BMC misbehaves now, its vendor's habits among it.
-func (r *Redfish) fault() Fault { return r.p.habits.with(r.Faults.Now()) }
+func (r *Redfish) fault() Fault { return r.Faults.Now().over(r.p.habits) }
 
 // Resets lists the reset types that were asked for, also those that were refused.
 func (r *Redfish) Resets() []string {

@@ -19,7 +19,6 @@ type rfJob struct {
 	settings map[string]any
 	done     bool
 	failed   bool
-	seen     bool // somebody read it when it was done
 }
 
 // serveBIOS serves the firmware settings, their settings resource, the registry that says what there is, and jobs.

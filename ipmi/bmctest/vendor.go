@@ -63,13 +63,13 @@ func (v Vendor) profile() profile {
 	return p
 }
 
-// with is fault f over the habits of a vendor.
-func (h Fault) with(f Fault) Fault {
-	f.BIOSNeedsJob = f.BIOSNeedsJob || h.BIOSNeedsJob
-	f.RequireETag = f.RequireETag || h.RequireETag
-	f.SettingsBoot = f.SettingsBoot || h.SettingsBoot
+// over is the faults with a vendor's habits below them.
+func (f Fault) over(habits Fault) Fault {
+	f.BIOSNeedsJob = f.BIOSNeedsJob || habits.BIOSNeedsJob
+	f.RequireETag = f.RequireETag || habits.RequireETag
+	f.SettingsBoot = f.SettingsBoot || habits.SettingsBoot
 	if f.Mode == "" {
-		f.Mode = h.Mode
+		f.Mode = habits.Mode
 	}
 	return f
 }
