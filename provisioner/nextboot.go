@@ -44,10 +44,10 @@ func (e *Engine) unseenBoot(ctx context.Context, w *Work) error {
 // bootIgnored tells what is known of a BMC that the boot it was last asked for did not come about. It does nothing when that was
 // told already.
 func (e *Engine) bootIgnored(ctx context.Context, m machine.Machine, t ipmi.Target) {
-	if e.Memory == nil || e.Memory.Known(t).Boot == "" {
+	if e.Memory == nil || e.Memory.Known(t).Set == "" {
 		return
 	}
-	method := e.Memory.Known(t).Boot
+	method := e.Memory.Known(t).Set
 	e.Memory.BootSeen(t, false)
 	e.noteFault(ctx, m, "bmc.boot", "the BMC of %s took a next boot by method %q, and the machine was not seen on the provisioning network after it", m.Name, method)
 }

@@ -28,7 +28,7 @@ func (b *methods) SetNextBoot(ctx context.Context, t ipmi.Target, d ipmi.Device,
 				best = m
 			}
 		}
-		b.known.Boot = best
+		b.known.Set = best
 		if n := len(b.used); n == 0 || b.used[n-1] != best {
 			b.used = append(b.used, best)
 		}
@@ -45,17 +45,17 @@ func (b *methods) BootSeen(_ ipmi.Target, seen bool) {
 		ignored[m] = n
 	}
 	switch {
-	case b.known.Boot == "":
+	case b.known.Set == "":
 	case seen:
-		b.known.Boot = b.known.Boot
-		delete(ignored, b.known.Boot)
+		b.known.Boot = b.known.Set
+		delete(ignored, b.known.Set)
 	default:
-		ignored[b.known.Boot]++
-		if b.known.Boot == b.known.Boot {
+		ignored[b.known.Set]++
+		if b.known.Boot == b.known.Set {
 			b.known.Boot = ""
 		}
 	}
-	b.known.Ignored, b.known.Boot = ignored, ""
+	b.known.Ignored, b.known.Set = ignored, ""
 }
 
 // restart makes the yard's server forget all that is not in the database.
@@ -107,7 +107,7 @@ func TestNextBootIsSeenOnTheWire(t *testing.T) {
 	}
 	third := y.restart()
 	y.bootAgent(m.ID)
-	if k, err := y.db.Knowledge(t.Context(), m.ID); err != nil || k.Boot != ipmi.BootPersistent || k.Ignored[ipmi.BootOnce] != 1 || k.Boot != "" {
+	if k, err := y.db.Knowledge(t.Context(), m.ID); err != nil || k.Boot != ipmi.BootPersistent || k.Ignored[ipmi.BootOnce] != 1 || k.Set != "" {
 		t.Errorf("remembered: %+v, %v", k, err)
 	}
 	if text := y.events(m.ID, "bmc.boot"); !strings.Contains(text, `n1 boots from the network by method "persistent", which is remembered; its BMC ignores "once" (1 times)`) {
