@@ -85,15 +85,17 @@ func (l *limits) allow(mac string, now time.Time) bool {
 }
 
 // Admit implements dhcp.Handler: machines first.
-func (l *link) Admit(req *dhcp.Request) dhcp.Lane {
-	if l.knows(req.MAC) {
+func (l *link) Admit(req *dhcp.Request) dhcp.Lane { return l.admit(req.MAC) }
+
+func (l *link) admit(mac string) dhcp.Lane {
+	if l.knows(mac) {
 		return dhcp.Machines
 	}
-	if l.limits.allow(req.MAC, time.Now()) {
+	if l.limits.allow(mac, time.Now()) {
 		return dhcp.Strangers
 	}
 	if l.dropped.first(time.Now()) {
-		l.log.Warn("more DHCP requests of unknown machines than are answered; the others are dropped", "interface", l.ifname, "mac", req.MAC)
+		l.log.Warn("more DHCP requests of unknown machines than are answered; the others are dropped", "interface", l.ifname, "mac", mac)
 	}
 	return dhcp.Drop
 }

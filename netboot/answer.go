@@ -181,7 +181,7 @@ func (l *link) propose(ctx context.Context, req *dhcp.Request, ex Exchange, leas
 	if asked, _ := req.Chosen(); asked.IsValid() && req.Type == dhcpv4.MessageTypeRequest && l.Mode == Proxy {
 		ex.From = asked
 		l.remember(asked, req.MAC) // the other server's ACK would say it too, but need not pass by us
-		l.progress(req)
+		l.progress(req.Stage, req.Arch, req.MAC)
 	}
 	if req.BootServer && !req.Said() {
 		l.guess(req)
@@ -255,18 +255,17 @@ func (l *link) note(req *dhcp.Request, rep *dhcp.Reply) {
 	if a := rep.Addr(); a.IsValid() {
 		l.remember(a, req.MAC)
 	}
-	l.progress(req)
+	l.progress(req.Stage, req.Arch, req.MAC)
 }
 
 // progress counts the rounds of a machine that never gets further than its firmware.
-func (l *link) progress(req *dhcp.Request) {
-	switch req.Stage {
+func (l *link) progress(stage dhcp.Stage, arch dhcp.Arch, mac string) {
+	switch stage {
 	case dhcp.IPXE, dhcp.System:
-		l.loops.clear(req.MAC)
+		l.loops.clear(mac)
 	case dhcp.PXE:
-		if l.loops.count(req.MAC, time.Now()) {
-			l.log.Warn("machine takes the loader again and again and never asks for its script; offering the script itself",
-				"mac", req.MAC, "arch", req.Arch)
+		if l.loops.count(mac, time.Now()) {
+			l.log.Warn("machine takes the loader again and again and never asks for its script; offering the script itself", "mac", mac, "arch", arch)
 		}
 	}
 }

@@ -52,6 +52,7 @@ type link struct {
 	*conversation
 	ifname string
 	addr   netip.Addr                  // ours, the first
+	six    netip.Prefix                // ours, the only one, with its network; not valid: no IPv6 here
 	ranges map[netip.Prefix]*strangers // by subnet: all of the Server's, shared by its links
 	arp    asker                       // nil where nobody needs it
 }
@@ -83,6 +84,13 @@ func newConversation(s *Server) (*conversation, error) {
 		}
 		if n.Interface != "" && !slices.ContainsFunc(c.links, func(l *link) bool { return l.ifname == n.Interface }) {
 			c.links = append(c.links, &link{conversation: c, ifname: n.Interface, addr: n.Addr, ranges: ranges})
+		}
+	}
+	for _, l := range c.links {
+		for _, n := range c.nets {
+			if n.Interface == l.ifname && n.Addr6.IsValid() {
+				l.six = n.Addr6
+			}
 		}
 	}
 	return c, nil

@@ -19,23 +19,8 @@ const patience = 6 * time.Minute
 // TestQEMU boots real firmware through a real Server: into the agent's kernel with both initrds, and from disk.
 // It takes minutes, so it runs only when BAREYARD_QEMU=1 says so, as in the end-to-end step of CI.
 func TestQEMU(t *testing.T) {
-	if os.Getenv("BAREYARD_QEMU") != "1" {
-		t.Skip("boots emulated machines for minutes: set BAREYARD_QEMU=1")
-	}
-	for name, hint := range map[string]string{
-		"qemu-system-x86_64": "qemu-system-x86", "mformat": "mtools", "sgdisk": "gdisk", "ip": "iproute2",
-	} {
-		if _, err := exec.LookPath(name); err != nil {
-			t.Fatalf("%v: install %s", err, hint)
-		}
-	}
-	kernel := kernelPath(t)
-	initrd := filepath.Join(t.TempDir(), "ramdisk")
-	if err := os.WriteFile(initrd, cpioFile(map[string][]byte{"init": buildInit(t)}), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	agent := Boot{Kind: BootAgent, Cmdline: "console=ttyS0 mitigations=off panic=1"}
-	up := regexp.MustCompile(`TEST-INIT nonce=one-time err=<nil> cmdline=.*console=ttyS0`)
+	b := newQEMU(t)
+	agent := Boot{Kind: BootAgent, Cmdline: consoleArgs}
 	disk := regexp.MustCompile(`DISK BOOTED`)
 
 	for _, test := range []struct {
@@ -67,21 +52,14 @@ func TestQEMU(t *testing.T) {
 		}, []string{"REQUEST ipxe arch 7", ".ipxe"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			const mac = "52:54:00:99:00:00"
-			ns := newNamespace(t)
-			ip(t, "-n", ns, "tuntap", "add", "tap0", "mode", "tap")
-			ip(t, "-n", ns, "addr", "add", "10.99.0.1/24", "dev", "tap0")
-			ip(t, "-n", ns, "link", "set", "tap0", "up")
+			ns := tapNetwork(t, "tap0")
+			booter := b.booter("10.99.0.64/24", false)
+			booter.boot = test.boot
 			var seen exchanges
 			start(t, ns, &Server{
-				Booter: &fakeBooter{
-					leases:   map[string]Lease{mac: {Addr: netip.MustParsePrefix("10.99.0.64/24"), Hostname: "r1-n7"}},
-					boot:     test.boot,
-					failures: 1, // the script tries again
-					archive:  cpioFile(map[string][]byte{"bareyard/nonce": []byte("one-time")}),
-				},
+				Booter:    booter,
 				Interface: "tap0", Addr: netip.MustParseAddr("10.99.0.1"), HTTPPort: 8080,
-				KernelPath: kernel, RAMDiskPath: initrd, Trace: seen.add,
+				KernelPath: b.kernel, RAMDiskPath: b.initrd, Trace: seen.add,
 			})
 			began := time.Now()
 			line := boot(t, ns, test.want, test.args(t, t.TempDir()))
@@ -89,6 +67,56 @@ func TestQEMU(t *testing.T) {
 			seen.expect(t, test.seen...)
 		})
 	}
+}
+
+const (
+	consoleArgs = "console=ttyS0 mitigations=off panic=1"
+	qemuMAC     = "52:54:00:99:00:00"
+)
+
+// up is what the RAM disk of the tests says.
+var up = regexp.MustCompile(`TEST-INIT nonce=one-time err=<nil> .*console=ttyS0`)
+
+// qemu is what the machines boot.
+type qemu struct{ kernel, initrd string }
+
+func newQEMU(t *testing.T) qemu {
+	t.Helper()
+	if os.Getenv("BAREYARD_QEMU") != "1" {
+		t.Skip("boots emulated machines for minutes: set BAREYARD_QEMU=1")
+	}
+	for name, hint := range map[string]string{
+		"qemu-system-x86_64": "qemu-system-x86", "mformat": "mtools", "sgdisk": "gdisk", "ip": "iproute2",
+	} {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Fatalf("%v: install %s", err, hint)
+		}
+	}
+	b := qemu{kernelPath(t), filepath.Join(t.TempDir(), "ramdisk")}
+	if err := os.WriteFile(b.initrd, cpioFile(map[string][]byte{"init": buildInit(t)}), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// booter boots the agent on the machine. Its archive fails once: loaders try again.
+func (b qemu) booter(addr string, secure bool) *fakeBooter {
+	return &fakeBooter{
+		leases:   map[string]Lease{qemuMAC: {Addr: netip.MustParsePrefix(addr), Hostname: "r1-n7", SecureBoot: secure}},
+		boot:     Boot{Kind: BootAgent, Cmdline: consoleArgs},
+		failures: 1,
+		archive:  cpioFile(map[string][]byte{"bareyard/nonce": []byte("one-time")}),
+	}
+}
+
+// tapNetwork makes a namespace with a tap device for one machine, which has the server's address.
+func tapNetwork(t *testing.T, tap string) string {
+	t.Helper()
+	ns := newNamespace(t)
+	ip(t, "-n", ns, "tuntap", "add", tap, "mode", "tap")
+	ip(t, "-n", ns, "addr", "add", "10.99.0.1/24", "dev", tap)
+	ip(t, "-n", ns, "link", "set", tap, "up")
+	return ns
 }
 
 // noIPv6 saves the 108 s that EDK2 spends on PXE over IPv6 before it goes on to the disk.
@@ -125,7 +153,7 @@ func boot(t *testing.T, ns string, want *regexp.Regexp, args []string) string {
 
 func nic(more string) []string {
 	return []string{"-netdev", "tap,id=n0,ifname=tap0,script=no,downscript=no",
-		"-device", "virtio-net-pci,netdev=n0,mac=52:54:00:99:00:00,bootindex=1" + more}
+		"-device", "virtio-net-pci,netdev=n0,mac=" + qemuMAC + ",bootindex=1" + more}
 }
 
 func ovmf(t *testing.T, dir string) []string {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/bareyard/bareyard/netboot/dhcp"
+	"github.com/bareyard/bareyard/netboot/dhcp6"
 	"github.com/bareyard/bareyard/netboot/httpboot"
 	"github.com/bareyard/bareyard/netboot/inuse"
 	"github.com/bareyard/bareyard/netboot/ra"
@@ -144,8 +145,13 @@ func (c *conversation) listen() (_ *listeners, err error) {
 			}
 			continue
 		}
-		if err := l.files(n.Addr, c.HTTPPort); err != nil {
-			return nil, err
+		for _, ours := range []netip.Addr{n.Addr, n.Addr6.Addr()} {
+			if !ours.IsValid() {
+				continue
+			}
+			if err := l.files(ours, c.HTTPPort); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return l, nil
@@ -182,11 +188,20 @@ func (l *listeners) link(k *link) error {
 		l.run = append(l.run, arp.Run)
 	}
 
+	if k.six.IsValid() {
+		conn, err := dhcp6.Listen(k.ifname)
+		if err != nil {
+			return err
+		}
+		l.all = append(l.all, conn)
+		l.run = append(l.run, func(ctx context.Context) error { return conn.Serve(ctx, k.log, k) })
+	}
+
 	adv, err := ra.Listen(k.ifname)
 	if err != nil {
 		return err
 	}
-	adv.Log = k.log
+	adv.Log, adv.Prefix = k.log, k.six.Masked()
 	l.all = append(l.all, adv)
 	l.run = append(l.run, adv.Run)
 	return nil
@@ -239,7 +254,7 @@ func (c *conversation) check() error {
 		return fmt.Errorf("network %s: %w", c.nets[i].Prefix, err)
 	}
 	for _, n := range c.nets {
-		if c.Mode == Proxy && (n.Range.size() > 0 || n.Addr6.IsValid()) {
+		if c.Mode == Proxy && (n.Range.size() > 0 || n.net6().IsValid()) {
 			return fmt.Errorf("network %s: a proxy gives no addresses", n.Prefix)
 		}
 	}

@@ -18,8 +18,19 @@ type Subnet struct {
 	Addr      netip.Addr   // ours on the interface
 	Range     Range        // for machines that the Booter does not know; the zero Range: they get no address
 	Router    netip.Addr   // none when not valid
-	DNS       []netip.Addr
-	Addr6     netip.Prefix // ours on the interface with the length of its network, at most /96; not valid: no IPv6
+	DNS       []netip.Addr // of both kinds
+
+	// With one of these, machines boot over IPv6 too. Theirs hold their IPv4 address in the last 32 bits.
+	Addr6   netip.Prefix // ours on the interface, with the length of its network, at most /96
+	Prefix6 netip.Prefix // of a network that is heard through relays only
+}
+
+// net6 returns the IPv6 network; not valid when there is none.
+func (s Subnet) net6() netip.Prefix {
+	if s.Addr6.IsValid() {
+		return s.Addr6.Masked()
+	}
+	return s.Prefix6
 }
 
 // Range is the addresses from First to Last. Its zero value is empty.
@@ -112,11 +123,12 @@ func (s Subnet) Check() error {
 		return fmt.Errorf("address6: %s is link-local: firmware needs one that it can put into a URL", s.Addr6)
 	case s.Addr6.IsValid() && s.Interface == "":
 		return errors.New("address6: a network that is heard through relays only has none of ours")
-	}
-	for _, a := range s.DNS {
-		if !a.Is4() {
-			return fmt.Errorf("dns: %s is not an IPv4 address", a)
-		}
+	case s.Prefix6.IsValid() && s.Interface != "":
+		return errors.New("prefix6: is for networks that are heard through relays only")
+	case s.Prefix6.IsValid() && (!s.Prefix6.Addr().Is6() || s.Prefix6.Addr().Is4In6() || s.Prefix6.Bits() > 96 || s.Prefix6 != s.Prefix6.Masked()):
+		return fmt.Errorf("prefix6: %s is not an IPv6 network without host bits, /96 at most", s.Prefix6)
+	case s.Addr6.IsValid() && s.Addr6.Addr() == s.Addr6.Masked().Addr():
+		return fmt.Errorf("address6: %s is the address of the network", s.Addr6)
 	}
 	if s.Range.size() == 0 {
 		return nil
@@ -151,8 +163,12 @@ func CheckSubnets(all []Subnet) (index int, err error) {
 				return i, fmt.Errorf("address: %s on %s is that of another network already", s.Addr, s.Interface)
 			case s.Addr.IsValid() && s.Addr == other.Addr:
 				return i, fmt.Errorf("address: %s is on %s already", s.Addr, other.Interface)
-			case s.Addr6.IsValid() && other.Addr6.IsValid() && s.Addr6.Masked().Overlaps(other.Addr6.Masked()):
-				return i, fmt.Errorf("address6: %s overlaps %s", s.Addr6.Masked(), other.Addr6.Masked())
+			case s.net6().IsValid() && other.net6().IsValid() && s.net6().Overlaps(other.net6()):
+				field := "address6"
+				if s.Prefix6.IsValid() {
+					field = "prefix6"
+				}
+				return i, fmt.Errorf("%s: %s overlaps %s", field, s.net6(), other.net6())
 			case s.Addr6.IsValid() && other.Addr6.IsValid() && s.Interface == other.Interface:
 				return i, fmt.Errorf("address6: %s has one already", s.Interface)
 			}
@@ -212,7 +228,7 @@ func (n networks) four(a netip.Addr) netip.Addr {
 		return a
 	}
 	for _, s := range n {
-		if s.Addr6.IsValid() && s.Addr6.Masked().Contains(a) {
+		if s.net6().Contains(a) {
 			b := a.As16()
 			if four := netip.AddrFrom4([4]byte(b[12:])); six(s, four) == a {
 				return four
@@ -224,7 +240,7 @@ func (n networks) four(a netip.Addr) netip.Addr {
 
 // six returns the IPv6 address of the machine that has an IPv4 address.
 func six(s Subnet, four netip.Addr) netip.Addr {
-	b, f := s.Addr6.Masked().Addr().As16(), four.As4()
+	b, f := s.net6().Addr().As16(), four.As4()
 	copy(b[12:], f[:])
 	return netip.AddrFrom16(b)
 }

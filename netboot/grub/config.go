@@ -27,7 +27,10 @@ type Agent struct {
 }
 
 // Config returns the configuration that boots the agent, or an error when a part would not reach the kernel as it is.
-// GRUB puts several initrds one after the other. A machine that fails goes on with its next boot device.
+//
+// GRUB opens all initrds before it reads the first, and puts them one after the other. The small archive comes first:
+// the transfer of one that waits while a large one is read would be given up. Only the initrds are tried again, since
+// signed GRUB 2.06 crashes when it loads a second kernel; after that the machine starts over.
 func (a Agent) Config() ([]byte, error) {
 	for _, p := range []string{a.Kernel, a.RAMDisk, a.Archive} {
 		if !strings.HasPrefix(p, "/") || strings.Contains(p, " ") || !plain(p) {
@@ -39,18 +42,19 @@ func (a Agent) Config() ([]byte, error) {
 	}
 	return fmt.Appendf(nil, `# Bareyard: booting the agent
 echo "Bareyard: booting the agent"
-for try in 1 2 3 4 5; do
-  if linux %s %s; then
+if linux %s %s; then
+  for try in 1 2 3 4 5; do
     if initrd %s %s; then
       boot
     fi
-  fi
-  echo "Bareyard: trying again"
-  sleep 3
-done
-echo "Bareyard: giving up, the firmware goes on with its next boot device"
-exit
-`, a.Kernel, quote(a.Cmdline), a.RAMDisk, a.Archive), nil
+    echo "Bareyard: trying again"
+    sleep 3
+  done
+fi
+echo "Bareyard: giving up, starting over"
+sleep 10
+reboot
+`, a.Kernel, quote(a.Cmdline), a.Archive, a.RAMDisk), nil
 }
 
 // quote protects what GRUB's shell takes for itself: it would end the command at a semicolon.

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"time"
 
@@ -24,6 +25,9 @@ import (
 type Sender struct {
 	Interval time.Duration // between unasked advertisements; zero means ten seconds
 	Log      *slog.Logger  // nil means silence
+
+	// Prefix is the network on the link whose addresses DHCPv6 gives (flags M and O); not valid: there is none.
+	Prefix netip.Prefix
 
 	conn *packet.Conn
 	mac  net.HardwareAddr
@@ -99,7 +103,7 @@ func (s *Sender) Run(ctx context.Context) error {
 	if every <= 0 {
 		every = 10 * time.Second
 	}
-	msg := advertisement(s.mac)
+	msg := advertisement(s.mac, s.Prefix)
 	buf := make([]byte, 1500)
 	var last, due time.Time
 	for {
@@ -137,11 +141,19 @@ func (s *Sender) Run(ctx context.Context) error {
 }
 
 // advertisement is the frame of a router advertisement (RFC 4861 section 4.2) of somebody who is no router: lifetime
-// zero, no prefix, neither the managed nor the other flag.
-func advertisement(mac net.HardwareAddr) []byte {
-	const typeRA, hopLimit = 134, 64
+// zero. Without a prefix it says nothing more, so that nobody waits for IPv6. With one it says that the prefix is on
+// the link, that nobody makes an address of it himself, and that DHCPv6 gives addresses and all else.
+func advertisement(mac net.HardwareAddr, prefix netip.Prefix) []byte {
+	const typeRA, hopLimit, managed, other, onLink = 134, 64, 0x80, 0x40, 0x80
 	icmp := []byte{typeRA, 0, 0, 0, hopLimit, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 	icmp = append(append(icmp, 1, 1), mac...) // source link-layer address
+	if prefix.IsValid() {
+		icmp[5] = managed | other
+		const forever = "\xff\xff\xff\xff"
+		icmp = append(icmp, 3, 4, byte(prefix.Bits()), onLink)
+		icmp = append(icmp, forever+forever+"\x00\x00\x00\x00"...)
+		icmp = append(icmp, prefix.Masked().Addr().AsSlice()...)
+	}
 
 	// The source must be link-local: the one that the kernel would make of the MAC address (RFC 4291 appendix A).
 	ip := make([]byte, 40)

@@ -3,6 +3,7 @@ package ra
 import (
 	"bytes"
 	"net"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -14,7 +15,7 @@ var testMAC = net.HardwareAddr{0x52, 0x54, 0, 0x99, 0, 1}
 // TestAdvertisement checks the frame field by field against RFC 4861; over a packet with its checksum the sum is
 // all ones.
 func TestAdvertisement(t *testing.T) {
-	f := advertisement(testMAC)
+	f := advertisement(testMAC, netip.Prefix{})
 	ip, icmp := f[14:54], f[54:]
 	if !bytes.Equal(f[:6], allNodesMAC) || !bytes.Equal(f[6:12], testMAC) || !bytes.Equal(f[12:14], []byte{0x86, 0xdd}) {
 		t.Errorf("Ethernet header % x", f[:14])
@@ -33,13 +34,29 @@ func TestAdvertisement(t *testing.T) {
 	}
 }
 
+// TestPrefix: with a prefix it is told that DHCPv6 gives addresses on the link, and that nobody makes one himself.
+func TestPrefix(t *testing.T) {
+	f := advertisement(testMAC, netip.MustParsePrefix("fd00:99::1/64"))
+	ip, icmp := f[14:54], f[54:]
+	if got := checksum(ip[8:], []byte{0, 0, 0, byte(len(icmp)), 0, 0, 0, 58}, icmp); got != 0 || int(ip[5]) != len(icmp) {
+		t.Errorf("checksum is off by %#x, length %d of %d", got, ip[5], len(icmp))
+	}
+	if icmp[5] != 0xc0 || icmp[6] != 0 || icmp[7] != 0 {
+		t.Errorf("flags %#x, router for % x s", icmp[5], icmp[6:8])
+	}
+	want := append([]byte{3, 4, 64, 0x80, 255, 255, 255, 255, 255, 255, 255, 255, 0, 0, 0, 0}, net.ParseIP("fd00:99::")...)
+	if !bytes.Equal(icmp[24:], want) {
+		t.Errorf("prefix option % x", icmp[24:])
+	}
+}
+
 // TestFilter: solicitations pass, everything else stays in the kernel.
 func TestFilter(t *testing.T) {
 	vm, err := bpf.NewVM(solicitations)
 	if err != nil {
 		t.Fatal(err)
 	}
-	solicitation := advertisement(testMAC)
+	solicitation := advertisement(testMAC, netip.Prefix{})
 	solicitation[54] = 133
 	change := func(at int, to byte) []byte {
 		b := bytes.Clone(solicitation)
@@ -51,7 +68,7 @@ func TestFilter(t *testing.T) {
 		pass  bool
 	}{
 		"solicitation":  {solicitation, true},
-		"advertisement": {advertisement(testMAC), false},
+		"advertisement": {advertisement(testMAC, netip.Prefix{}), false},
 		"IPv4":          {change(12, 8), false},
 		"UDP":           {change(20, 17), false},
 		"short":         {solicitation[:30], false},
