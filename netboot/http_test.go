@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bareyard/bareyard/netboot/dhcp"
 	"github.com/bareyard/bareyard/netboot/httpboot"
 	"go.uber.org/goleak"
 )
@@ -269,16 +271,25 @@ func TestScripts(t *testing.T) {
 
 func TestConfiguration(t *testing.T) {
 	for name, change := range map[string]func(*Server){
-		"no booter":     func(s *Server) { s.Booter = nil },
-		"no interface":  func(s *Server) { s.Interface = "" },
-		"no such mode":  func(s *Server) { s.Mode = "both" },
-		"IPv6":          func(s *Server) { s.Addr = netip.MustParseAddr("::1") },
-		"no address":    func(s *Server) { s.Addr = netip.Addr{} },
-		"no loaders":    func(s *Server) { s.LoaderDir = t.TempDir() },
-		"no kernel":     func(s *Server) { s.KernelPath = "" },
-		"RAM disk":      func(s *Server) { s.RAMDiskPath += "x" },
-		"boot taken":    func(s *Server) { s.Handlers = map[string]http.Handler{"/boot/": http.NotFoundHandler()} },
-		"not a prefix":  func(s *Server) { s.Handlers = map[string]http.Handler{"/images": http.NotFoundHandler()} },
+		"no booter":    func(s *Server) { s.Booter = nil },
+		"no interface": func(s *Server) { s.Interface = "" },
+		"no such mode": func(s *Server) { s.Mode = "both" },
+		"IPv6":         func(s *Server) { s.Addr = netip.MustParseAddr("::1") },
+		"no address":   func(s *Server) { s.Addr = netip.Addr{} },
+		"no loaders":   func(s *Server) { s.LoaderDir = t.TempDir() },
+		"no kernel":    func(s *Server) { s.KernelPath = "" },
+		"RAM disk":     func(s *Server) { s.RAMDiskPath += "x" },
+		"boot taken":   func(s *Server) { s.Handlers = map[string]http.Handler{"/boot/": http.NotFoundHandler()} },
+		"not a prefix": func(s *Server) { s.Handlers = map[string]http.Handler{"/images": http.NotFoundHandler()} },
+		"no loader":    func(s *Server) { s.Loaders = map[dhcp.Platform]string{dhcp.PlatformARM64: "/nowhere/x.efi"} },
+		"long loader":  func(s *Server) { s.Loaders = map[dhcp.Platform]string{dhcp.PlatformX64: longFile(t)} },
+		"no shim":      func(s *Server) { signed(t, s); s.ShimPath += "x" },
+		"overlap": func(s *Server) {
+			s.Subnets = []Subnet{{Prefix: netip.MustParsePrefix("10.0.0.0/8")}, {Prefix: netip.MustParsePrefix("10.1.0.0/16")}}
+		},
+		"proxy's range": func(s *Server) {
+			s.Mode, s.Subnets = Proxy, []Subnet{{Prefix: netip.MustParsePrefix("10.0.0.0/8"), Range: Range{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")}}}
+		},
 		"folder kernel": func(s *Server) { s.KernelPath = t.TempDir() },
 	} {
 		s := &Server{Booter: &fakeBooter{}, Interface: "lo", Addr: netip.MustParseAddr("127.0.0.1")}
@@ -290,6 +301,77 @@ func TestConfiguration(t *testing.T) {
 		if _, err := newConversation(s); err == nil {
 			t.Errorf("%s: no error", name)
 		}
+	}
+}
+
+// longFile is a loader whose name no firmware can hold.
+func longFile(t *testing.T) string {
+	path := t.TempDir() + "/" + strings.Repeat("x", 120) + ".efi"
+	if err := os.WriteFile(path, []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestLoaders: each kind of firmware gets the file that the configuration names, by TFTP and by HTTP, and the signed
+// chain where it is wanted; HTTP firmware that must have the signed chain gets nothing, as GRUB could not go on.
+func TestLoaders(t *testing.T) {
+	own := t.TempDir() + "/my-arm.efi"
+	if err := os.WriteFile(own, []byte("arm"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	w := serveHTTP(t, func(s *Server) { signed(t, s); s.Loaders = map[dhcp.Platform]string{dhcp.PlatformARM64: own} })
+	for _, test := range []struct {
+		arch   string
+		class  string
+		secure bool
+		want   string
+	}{
+		{"00 00", pxeClass, false, "undionly.kpxe"}, {"00 00", pxeClass, true, "undionly.kpxe"},
+		{"00 06", pxeClass, false, "snponly-ia32.efi"},
+		{"00 07", pxeClass, false, "snponly.efi"}, {"00 09", pxeClass, false, "snponly.efi"},
+		{"00 07", pxeClass, true, "shimx64.efi"}, {"00 09", pxeClass, true, "shimx64.efi"},
+		{"00 0B", pxeClass, false, "my-arm.efi"}, {"00 0B", pxeClass, true, "my-arm.efi"},
+		{"00 0F", httpClass, false, "http://127.0.0.1:8080/boot/snponly-ia32.efi"},
+		{"00 10", httpClass, false, "http://127.0.0.1:8080/boot/snponly.efi"},
+		{"00 10", httpClass, true, ""},
+		{"00 13", httpClass, false, "http://127.0.0.1:8080/boot/my-arm.efi"},
+		{"00 1B", pxeClass, false, ""}, // RISC-V: no loader
+	} {
+		w.booter.leases[testMAC] = Lease{Addr: netip.MustParsePrefix("127.0.0.1/8"), SecureBoot: test.secure}
+		rep := w.links[0].Answer(t.Context(), request(t, testMAC, discover, test.class, "5D 02 "+test.arch))
+		if rep == nil || rep.Boot != test.want {
+			t.Errorf("arch %s, signed %v: %v, want %q", test.arch, test.secure, rep, test.want)
+		}
+	}
+	if _, body := w.raw(t, "GET", "/boot/my-arm.efi"); string(body) != "arm" {
+		t.Errorf("own loader by HTTP: %q", body)
+	}
+	if f, err := w.open(t.Context(), "my-arm.efi", netip.MustParseAddrPort("127.0.0.1:9")); err != nil || f.Size() != 3 {
+		t.Errorf("own loader by TFTP: %v", err)
+	}
+}
+
+const (
+	pxeClass  = "3C 09 505845436C69656E74"
+	httpClass = "3C 0A 48545450436C69656E74"
+)
+
+// TestK03Nosy: who asks again and again for what others boot is refused without a look-up, and there is one alarm.
+func TestK03Nosy(t *testing.T) {
+	var log bytes.Buffer
+	w := serveHTTP(t, func(s *Server) { s.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+	for i := range nosyTimes {
+		if res, _ := w.raw(t, "GET", fmt.Sprintf("/boot/ipxe/02:00:5e:00:00:%02x.ipxe", i)); res.StatusCode != 404 {
+			t.Fatalf("guess %d: %s", i, res.Status)
+		}
+	}
+	own := "/boot/ipxe/" + testMAC + ".ipxe"
+	if res, _ := w.raw(t, "GET", own); res.StatusCode != 403 {
+		t.Errorf("after %d guesses: %s", nosyTimes, res.Status)
+	}
+	if n := strings.Count(log.String(), "again and again"); n != 1 {
+		t.Errorf("%d alarms", n)
 	}
 }
 

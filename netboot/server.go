@@ -275,6 +275,14 @@ func (c *conversation) check() error {
 			return fmt.Errorf("there is no file %q (%s)", f.path, f.hint)
 		}
 	}
+	for _, n := range c.nets {
+		for p, name := range c.loaders {
+			longest := dhcp.Terms{Server: c.Addr, Addr: netip.PrefixFrom(c.Addr, 32), LoaderBase: c.base(n.Addr) + bootPrefix, Loader: name}
+			if err := longest.Validate(); n.Interface != "" && err != nil {
+				return fmt.Errorf("loader for %s: %w", p, err)
+			}
+		}
+	}
 	for prefix := range c.Handlers {
 		if len(prefix) < 3 || prefix[0] != '/' || prefix[len(prefix)-1] != '/' || prefix == bootPrefix {
 			return fmt.Errorf("%q cannot be the prefix of a handler", prefix)

@@ -45,6 +45,7 @@ type subnetConfig struct {
 	Interface string        `yaml:"interface"` // empty: heard through relays only
 	Address   netip.Addr    `yaml:"address"`
 	Address6  netip.Prefix  `yaml:"address6"`
+	Prefix6   netip.Prefix  `yaml:"prefix6"` // of a network without an interface
 	Range     netboot.Range `yaml:"range"`
 	Router    netip.Addr    `yaml:"router"`
 	DNS       []netip.Addr  `yaml:"dns"`
@@ -101,7 +102,7 @@ func (b *bootConfig) loaders() map[dhcp.Platform]string {
 func (b *bootConfig) networks() []netboot.Subnet {
 	all := []netboot.Subnet{{Prefix: b.Prefix, Interface: b.Interface, Addr: b.Address, Range: b.Range, Router: b.Router, DNS: b.DNS, Addr6: b.Address6}}
 	for _, s := range b.Subnets {
-		n := netboot.Subnet{Prefix: s.Prefix, Interface: s.Interface, Addr: s.Address, Range: s.Range, Router: s.Router, DNS: s.DNS, Addr6: s.Address6}
+		n := netboot.Subnet{Prefix: s.Prefix, Interface: s.Interface, Addr: s.Address, Range: s.Range, Router: s.Router, DNS: s.DNS, Addr6: s.Address6, Prefix6: s.Prefix6}
 		if !n.Router.IsValid() {
 			n.Router = n.Addr
 		}
@@ -169,6 +170,8 @@ func (b *bootConfig) subnetProblem() (key, problem, hint string) {
 			return at(i) + ".range", "gives addresses, and boot.mode is proxy", "leave it out: the other DHCP server gives the addresses"
 		case b.Mode == modeProxy && n.Addr6.IsValid():
 			return at(i) + ".address6", "gives addresses, and boot.mode is proxy", "leave it out: in proxy mode machines boot over IPv4"
+		case b.Mode == modeProxy && n.Prefix6.IsValid():
+			return at(i) + ".prefix6", "gives addresses, and boot.mode is proxy", "leave it out: in proxy mode machines boot over IPv4"
 		}
 	}
 	if i, err := netboot.CheckSubnets(all); err != nil {
@@ -186,7 +189,7 @@ var subnetHints = map[string]string{
 	"prefix":   "write it as 10.98.0.0/24; networks do not overlap",
 	"address":  "this server's address on the interface of that network; a network without an interface has none",
 	"address6": "write it as fd00:98::1/64",
+	"prefix6":  "write it as fd00:98::/64, for a network behind relays; one with an interface has address6",
 	"range":    "write it as 10.98.0.200-10.98.0.250: addresses of the network that nobody else has",
 	"router":   "the gateway of the machines in that network",
-	"dns":      "write it as [10.98.0.1]",
 }
