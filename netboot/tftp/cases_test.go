@@ -249,7 +249,13 @@ func TestB11Repeats(t *testing.T) {
 // TestB11Unreachable: a machine that was switched off loses its place with the first ICMP error, long before the last
 // try.
 func TestB11Unreachable(t *testing.T) {
-	f := serve(t, &Server{Timeout: 20 * time.Millisecond, Tries: 1000})
+	for _, loopback := range []string{"127.0.0.1", "::1"} {
+		t.Run(loopback, func(t *testing.T) { testUnreachable(t, loopback) })
+	}
+}
+
+func testUnreachable(t *testing.T, loopback string) {
+	f := serveOn(t, loopback, &Server{Timeout: 20 * time.Millisecond, Tries: 1000})
 	stays := f.client(t)
 	stays.ask("600", "octet")
 	stays.want(1, 512)

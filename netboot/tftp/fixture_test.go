@@ -36,6 +36,11 @@ type fixture struct {
 
 func serve(t testing.TB, s *Server) *fixture {
 	t.Helper()
+	return serveOn(t, "127.0.0.1", s)
+}
+
+func serveOn(t testing.TB, loopback string, s *Server) *fixture {
+	t.Helper()
 	f := &fixture{news: make(chan struct{}, 100)}
 	if s.Open == nil {
 		s.Open = func(_ context.Context, name string, _ netip.AddrPort) (File, error) {
@@ -52,7 +57,7 @@ func serve(t testing.TB, s *Server) *fixture {
 		f.mu.Unlock()
 		f.news <- struct{}{}
 	}
-	c, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:0")))
+	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(loopback), 0)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +101,7 @@ type client struct {
 
 func (f *fixture) client(t testing.TB) client {
 	t.Helper()
-	c, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(f.addr))
+	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(f.addr))
 	if err != nil {
 		t.Fatal(err)
 	}

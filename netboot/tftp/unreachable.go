@@ -15,6 +15,9 @@ func watchErrors(c *net.UDPConn) error {
 	if err != nil {
 		return err
 	}
+	if a, ok := c.LocalAddr().(*net.UDPAddr); ok && a.IP.To4() == nil {
+		return set(raw, unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1)
+	}
 	return set(raw, unix.IPPROTO_IP, unix.IP_RECVERR, 1)
 }
 
@@ -46,8 +49,11 @@ func unreachable(c conn) []netip.AddrPort {
 			if err != nil {
 				return
 			}
-			if sa, ok := to.(*unix.SockaddrInet4); ok { // where the datagram that failed was sent
+			switch sa := to.(type) { // where the datagram that failed was sent
+			case *unix.SockaddrInet4:
 				gone = append(gone, netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port)))
+			case *unix.SockaddrInet6:
+				gone = append(gone, netip.AddrPortFrom(netip.AddrFrom16(sa.Addr), uint16(sa.Port)))
 			}
 		}
 	})
