@@ -94,6 +94,7 @@ func (l *link) admit(mac string) dhcp.Lane {
 	if l.limits.allow(mac, time.Now()) {
 		return dhcp.Strangers
 	}
+	l.Metrics.drop()
 	if l.dropped.first(time.Now()) {
 		l.log.Warn("more DHCP requests of unknown machines than are answered; the others are dropped", "interface", l.ifname, "mac", mac)
 	}

@@ -58,6 +58,7 @@ func (c *conversation) notice(o OtherServer) {
 	}
 	c.log.Warn("another DHCP server answers on this network: machines may boot what it says", "server", o.Addr, "server-mac", o.MAC,
 		"interface", o.Interface, "client", o.Client)
+	c.Metrics.alien(o.Interface)
 	if c.Alarm != nil {
 		c.Alarm(o)
 	}

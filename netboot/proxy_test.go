@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // besideDnsmasq is a network whose addresses dnsmasq gives, and a machine on it.
@@ -141,7 +142,12 @@ func TestA03A11BootServer(t *testing.T) {
 func TestRogue(t *testing.T) {
 	var seen exchanges
 	alarms := make(chan OtherServer, 10)
-	s := &Server{Booter: &fakeBooter{}, Trace: seen.add, Alarm: func(o OtherServer) { alarms <- o }}
+	registry := prometheus.NewRegistry()
+	metrics, err := NewMetrics(registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Server{Booter: &fakeBooter{}, Trace: seen.add, Alarm: func(o OtherServer) { alarms <- o }, Metrics: metrics}
 	h := besideDnsmasq(t, s, testMAC)
 	s.Mode = Authoritative
 	files(t, s)
@@ -161,6 +167,19 @@ func TestRogue(t *testing.T) {
 	onStation(t, h.hosts[1], func(c *station) error { _, err := c.address(); return err })
 	if len(alarms) > 0 {
 		t.Errorf("again: %+v", <-alarms)
+	}
+	gathered, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	counted := 0.0
+	for _, f := range gathered {
+		if f.GetName() == "bareyard_boot_foreign_servers_total" {
+			counted = f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	if counted < 1 || counted > 2 {
+		t.Errorf("counted %v times in %v", counted, gathered)
 	}
 	c, _, _ := talk(t)
 	c.Alarm = func(o OtherServer) { alarms <- o }

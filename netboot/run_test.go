@@ -249,7 +249,7 @@ func fetch(url, prefix string) error {
 	if err != nil {
 		return err
 	}
-	c, err := net.Dial("tcp4", req.Host)
+	c, err := net.Dial("tcp", req.Host)
 	if err != nil {
 		return err
 	}

@@ -60,8 +60,9 @@ type Server struct {
 	// our own files: a client that stops reading for a minute is cut off.
 	Handlers map[string]http.Handler
 
-	Log   *slog.Logger   // nil means silence
-	Trace func(Exchange) // called for each exchange, from several goroutines; nil means none
+	Log     *slog.Logger   // nil means silence
+	Metrics *Metrics       // nil means none
+	Trace   func(Exchange) // called for each exchange, from several goroutines; nil means none
 }
 
 // Run serves until ctx is cancelled, then returns nil, or until one of its listeners fails. It needs the right to

@@ -37,9 +37,6 @@ func (c *conversation) transferred(t tftp.Transfer) {
 
 // trace hands on a finished exchange. got is what a person reads of an answer; why stands in for it where there is none.
 func (c *conversation) trace(ex Exchange, outcome Outcome, got, why string) {
-	if c.Trace == nil {
-		return
-	}
 	ex.Outcome, ex.Got, ex.Why = outcome, got, why
 	ex.Failed = outcome == Refused || outcome == Broken || outcome == Failed
 	if got == "" {
@@ -48,5 +45,8 @@ func (c *conversation) trace(ex Exchange, outcome Outcome, got, why string) {
 	if ex.Took == 0 {
 		ex.Took = time.Since(ex.At)
 	}
-	c.Trace(ex)
+	c.Metrics.exchange(ex)
+	if c.Trace != nil {
+		c.Trace(ex)
+	}
 }

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"fmt"
 	"log/slog"
 	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/bareyard/bareyard/netboot"
 	"github.com/bareyard/bareyard/postgres"
@@ -10,12 +13,16 @@ import (
 )
 
 // newBoot is the boot servers as configured.
-func newBoot(cfg config, engine *provisioner.Engine, db *postgres.DB, reserved *reservations, log *slog.Logger) *netboot.Server {
+func newBoot(cfg config, engine *provisioner.Engine, db *postgres.DB, reserved *reservations, log *slog.Logger, metrics prometheus.Registerer) (*netboot.Server, error) {
 	b := cfg.Boot
+	counted, err := netboot.NewMetrics(metrics)
+	if err != nil {
+		return nil, fmt.Errorf("register metrics of network boot: %w", err)
+	}
 	s := &netboot.Server{
 		Interface: b.Interface, Addr: b.Address, Subnets: b.networks(), HTTPPort: b.HTTPPort, OtherServers: b.OtherServers,
 		LoaderDir: b.LoaderDir, Loaders: b.loaders(), KernelPath: b.Kernel, RAMDiskPath: b.RAMDisk, SecureBoot: b.SecureBoot == secureShim,
-		Log: log,
+		Log: log, Metrics: counted,
 	}
 	if b.Mode == modeProxy {
 		s.Mode = netboot.Proxy
@@ -26,7 +33,7 @@ func newBoot(cfg config, engine *provisioner.Engine, db *postgres.DB, reserved *
 	s.Booter = booter{engine: engine, db: db, reserved: reserved, args: b.KernelArgs, signed: func(class string) bool {
 		return s.SecureBoot && (len(b.Classes) == 0 || slices.Contains(b.Classes, class))
 	}}
-	return s
+	return s, nil
 }
 
 // bootNets is what the seeds of installed machines say of the networks.

@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/bareyard/bareyard/api"
@@ -204,7 +206,11 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 		return err
 	}
 	serveHTTP(ctx, group, tlsListener, handler)
-	serveHTTP(ctx, group, socket, api.Trusted(handler))
+	metrics := prometheus.NewRegistry()
+	trusted := http.NewServeMux()
+	trusted.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
+	trusted.Handle("/", api.Trusted(handler))
+	serveHTTP(ctx, group, socket, trusted)
 
 	group.Go(func() error { return server.Run(ctx) })
 	group.Go(func() error { return db.Work(ctx, node, workers, engine.Act) })
@@ -215,7 +221,10 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 		group.Go(func() error { return reserved.Run(ctx) })
 		seen := newSightings(db, log)
 		group.Go(func() error { return seen.run(ctx) })
-		boot := newBoot(cfg, engine, db, reserved, log)
+		boot, err := newBoot(cfg, engine, db, reserved, log, metrics)
+		if err != nil {
+			return err
+		}
 		boot.Handlers = map[string]http.Handler{"/images/": http.StripPrefix("/images", store.Handler())}
 		boot.Trace = func(x netboot.Exchange) { seen.trace(x); rec.exchange(x) }
 		group.Go(func() error { return boot.Run(ctx) })
