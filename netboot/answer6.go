@@ -64,7 +64,9 @@ func (l *link) Answer6(ctx context.Context, duid dhcpv6.DUID, req *dhcp6.Request
 	}
 	if rep.Type == dhcpv6.MessageTypeReply && rep.Addr.IsValid() {
 		l.remember(four, req.MAC)
-		l.progress(req.Stage, req.Arch, req.MAC)
+		if req.Stage != dhcp.System { // EDK2's own IPv6 set-up, beside its boot: no progress
+			l.progress(req.Stage, req.Arch, req.MAC)
+		}
 	}
 	l.trace(ex, Answered, rep.String(), "")
 	l.log.Debug("DHCPv6", "mac", req.MAC, "asked", ex.Asked, "got", rep.String(), "to", rep.To)

@@ -5,13 +5,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv6"
 	"github.com/insomniacslk/dhcp/dhcpv6/nclient6"
+	"github.com/insomniacslk/dhcp/dhcpv6/server6"
 	pin "github.com/pin/tftp/v3"
 )
 
@@ -32,16 +35,19 @@ func overIPv6(class string, arch uint16, user string) []dhcpv6.Modifier {
 func lease6(modifiers ...dhcpv6.Modifier) (addr, url string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	var cl *nclient6.Client
-	for { // until eth0 has its link-local address
-		if cl, err = nclient6.New("eth0", nclient6.WithTimeout(2*time.Second), nclient6.WithRetry(4)); err == nil {
-			break
-		}
-		select {
-		case <-ctx.Done():
-			return "", "", err
-		case <-time.After(50 * time.Millisecond):
-		}
+	// The interface by its number: what its name means is remembered for the whole process, whatever the namespace.
+	ifi, err := net.InterfaceByName("eth0")
+	if err != nil {
+		return "", "", err
+	}
+	conn, err := server6.NewIPv6UDPConn("eth0", &net.UDPAddr{IP: net.IPv6unspecified, Port: 546})
+	if err != nil {
+		return "", "", err
+	}
+	cl, err := nclient6.NewWithConn(conn, ifi.HardwareAddr, nclient6.WithTimeout(2*time.Second), nclient6.WithRetry(4),
+		nclient6.WithBroadcastAddr(&net.UDPAddr{IP: net.ParseIP("ff02::1:2"), Port: 547, Zone: strconv.Itoa(ifi.Index)}))
+	if err != nil {
+		return "", "", err
 	}
 	defer cl.Close()
 	var advertise *dhcpv6.Message

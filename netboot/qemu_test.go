@@ -70,7 +70,7 @@ func TestQEMU(t *testing.T) {
 }
 
 const (
-	consoleArgs = "console=ttyS0 mitigations=off panic=1"
+	consoleArgs = "console=ttyS0 mitigations=off no_timer_check panic=1"
 	qemuMAC     = "52:54:00:99:00:00"
 )
 

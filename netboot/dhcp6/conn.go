@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
+	"strconv"
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv6"
@@ -21,6 +23,7 @@ import (
 type Conn struct {
 	udp  *net.UDPConn
 	duid dhcpv6.DUID
+	zone string // of link-local addresses: the interface by its number, which is right in every network namespace
 }
 
 // Groups that clients and relays send to.
@@ -48,7 +51,7 @@ func Listen(ifname string) (*Conn, error) {
 			return nil, errors.Join(fmt.Errorf("join %s on %s: %w", g, ifname, err), udp.Close())
 		}
 	}
-	return &Conn{udp: udp, duid: &dhcpv6.DUIDLL{HWType: iana.HWTypeEthernet, LinkLayerAddr: ifi.HardwareAddr}}, nil
+	return &Conn{udp: udp, duid: &dhcpv6.DUIDLL{HWType: iana.HWTypeEthernet, LinkLayerAddr: ifi.HardwareAddr}, zone: strconv.Itoa(ifi.Index)}, nil
 }
 
 // DUID returns who we are: it follows from the interface, so that it is the same after a restart.
@@ -96,6 +99,9 @@ func (c *Conn) Serve(ctx context.Context, log *slog.Logger, h Handler) error {
 			case <-time.After(time.Second):
 			}
 			continue
+		}
+		if a := peer.Addr(); a.Zone() != "" {
+			peer = netip.AddrPortFrom(a.WithZone(c.zone), peer.Port())
 		}
 		req, err := Parse(buf[:n], peer)
 		if err != nil {

@@ -292,6 +292,12 @@ func FuzzParse(f *testing.F) {
 	f.Add(message(dhcpv6.MessageTypeRequest, dhcpv6.OptClientID(byMAC), dhcpv6.OptServerID(server), ia(1, "fd00:99::1"), ia(2)))
 	f.Add(message(dhcpv6.MessageTypeConfirm, dhcpv6.OptClientID(byMAC), ia(1, "fd00:99::1")))
 	f.Add(append([]byte{12, 0}, append(make([]byte, 32), append([]byte{0, 9, 0, 8}, message(dhcpv6.MessageTypeSolicit, dhcpv6.OptClientID(byMAC))...)...)...))
+	for _, capture := range []string{"ovmf-pxe-over-ipv6", "ovmf-http-over-ipv6"} {
+		payloads, _ := requests(f, "testdata/"+capture+".pcap")
+		for _, b := range payloads {
+			f.Add(b)
+		}
+	}
 	peer := netip.MustParseAddrPort(fromEUI)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := Parse(b, peer)

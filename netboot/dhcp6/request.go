@@ -36,9 +36,9 @@ var errNotForUs = errors.New("not a request to a DHCPv6 server")
 // maxHops bounds how often a message may be wrapped (RFC 8415 section 7.6).
 const maxHops = 8
 
-// Parse reads a request from peer. The MAC address is in none of the fields that firmware must fill: EDK2 and iPXE name
-// themselves by the UUID of the machine (RFC 6355), which servers know in two byte orders. So it is read from what the
-// first relay saw (RFC 6939), from the link-local address that the packet came from, or from the DUID, in this order.
+// Parse reads a request from peer. The MAC address is in no field that firmware must fill: iPXE, and EDK2 where the
+// machine has a UUID, name themselves by that (RFC 6355). So it is read from what the first relay saw (RFC 6939), from
+// the link-local address that the packet came from, or from the DUID, in this order.
 func Parse(b []byte, peer netip.AddrPort) (*Request, error) {
 	d, err := dhcpv6.FromBytes(b)
 	if err != nil {
