@@ -18,6 +18,13 @@ func (e *exchanges) add(x Exchange) {
 	e.all = append(e.all, x)
 }
 
+// list returns what was traced so far.
+func (e *exchanges) list() []Exchange {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return append([]Exchange{}, e.all...)
+}
+
 func (e *exchanges) lines() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -124,7 +124,7 @@ func TestIPv6(t *testing.T) {
 	}); err != nil {
 		t.Error(err)
 	}
-	for _, x := range seen.all {
+	for _, x := range seen.list() {
 		if x.MAC != testMAC {
 			t.Errorf("%s %s is not known to be the machine's", x.Proto, x.Asked)
 		}
@@ -180,7 +180,7 @@ func TestRelay6(t *testing.T) {
 	}); err != nil {
 		t.Error(err)
 	}
-	for _, x := range seen.all {
+	for _, x := range seen.list() {
 		if x.DHCP.Link != netip.MustParseAddr("fd00:98::1") || !x.DHCP.Relay.IsValid() {
 			t.Errorf("traced as %+v", x)
 		}

@@ -30,7 +30,7 @@ func TestQEMURelay(t *testing.T) {
 	line := boot(t, router, up, append(append(nic(",romfile="), ovmf(t, t.TempDir())...), noIPv6...))
 	t.Logf("after %.1f s: %s", time.Since(began).Seconds(), line)
 	seen.expect(t, "REQUEST pxe arch 7", "tftp snponly.efi sent", "REQUEST ipxe arch 7", ".ipxe", "vmlinuz", "archive/52:54:00:99:00:00 200")
-	for _, x := range seen.all {
+	for _, x := range seen.list() {
 		if x.Proto == "dhcp" && x.DHCP.Relay.String() != "10.98.0.1" {
 			t.Errorf("not through the relay: %+v", x)
 		}
@@ -64,7 +64,7 @@ func TestQEMUProxy(t *testing.T) {
 			line := boot(t, h.server, up, test.args(t))
 			t.Logf("after %.1f s: %s", time.Since(began).Seconds(), line)
 			seen.expect(t, test.seen...)
-			for _, x := range seen.all {
+			for _, x := range seen.list() {
 				if x.DHCP.Addr.IsValid() || x.From == netip.MustParseAddr("10.99.0.64") {
 					t.Errorf("an address of ours: %+v", x)
 				}

@@ -72,7 +72,7 @@ func TestRelay(t *testing.T) {
 	}); err != nil {
 		t.Error(err)
 	}
-	x := seen.all[0]
+	x := seen.list()[0]
 	if x.DHCP.Relay.String() != "10.98.0.1" || x.DHCP.Link.String() != "10.98.0.1" || x.DHCP.Basis != Reserved {
 		t.Errorf("traced as %+v", x)
 	}

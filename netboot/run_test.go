@@ -106,7 +106,7 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen.expect(t, "dhcp DISCOVER ipxe", "dhcp REQUEST ipxe", "tftp undionly.kpxe sent")
-	for _, x := range seen.all {
+	for _, x := range seen.list() {
 		if x.MAC != testMAC {
 			t.Errorf("%s %s is not known to be of %s: %+v", x.Proto, x.Asked, testMAC, x)
 		}
