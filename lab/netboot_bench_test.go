@@ -25,6 +25,7 @@ func bareyard(t *testing.T, s *segment, machines int, files string) {
 const (
 	benchRounds   = 5
 	benchMachines = 1000
+	benchLoaders  = 16        // machines that get a file by TFTP at the same time
 	benchStorm    = 500       // machines
 	benchLoader   = 8 << 20   // bytes: what comes by TFTP
 	benchRAMDisk  = 256 << 20 // bytes: what comes by HTTP
@@ -51,14 +52,14 @@ func TestBenchNetboot(t *testing.T) {
 	for name, start := range map[string]func(*testing.T, *segment, int, string){
 		"ours": bareyard, "dnsmasq": dnsmasq, "kea": kea, "tftpd-hpa": tftpdHPA, "nginx": nginx,
 	} {
-		s := newSegment(t, "b"+name[:1], 0)
+		s := newSegment(t, "b"+name[:1], benchLoaders)
 		start(t, s, benchMachines, files)
 		servers[name] = s
 	}
 	perSecond := func(r load.Result) float64 { return r.Rate() }
 	megabytes := func(r load.Result) float64 { return r.Throughput() / 1e6 }
 	gigabytes := func(r load.Result) float64 { return r.Throughput() / 1e9 }
-	tftp := load.Spec{Kind: load.TFTP, File: "large.efi", Parallel: 4, For: 2 * time.Second}
+	tftp := load.Spec{Kind: load.TFTP, File: "large.efi", Parallel: benchLoaders, For: 2 * time.Second}
 	t512, t1468 := tftp, tftp
 	t1468.Block = 1468
 	for _, c := range []contest{
@@ -103,7 +104,8 @@ func (c contest) run(t *testing.T, servers map[string]*segment) {
 		}
 	}
 	for _, name := range append([]string{"ours"}, c.peers...) {
-		fmt.Printf("  %-10s %-10s %10.4g %s (%.4g to %.4g), %.2f cores\n", c.name, name, median(values[name]), c.unit, slices.Min(values[name]), slices.Max(values[name]), median(costs[name]))
+		fmt.Printf("  %-10s %-10s %10.4g %s (%.4g to %.4g), %.2f cores, %.4g %s of one core\n", c.name, name, median(values[name]), c.unit,
+			slices.Min(values[name]), slices.Max(values[name]), median(costs[name]), median(values[name])/median(costs[name]), c.unit)
 	}
 	fmt.Printf("  %-10s memory of ours %d MB before, %d MB after\n", c.name, before>>20, servers["ours"].memory(t)>>20)
 	for _, name := range c.peers {

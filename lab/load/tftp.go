@@ -21,7 +21,7 @@ type tftpClient struct {
 	buf     [2048]byte
 }
 
-const tftpTries = 5
+const tftpTries = 10
 
 // Operations of RFC 1350 and RFC 2347.
 const (
@@ -31,13 +31,9 @@ const (
 	opOAck  = 6
 )
 
-// fetch gets a file, from an address of its own when local is one, and returns how many bytes came.
+// fetch gets a file from a machine's own address, and returns how many bytes came.
 func (c *tftpClient) fetch(ctx context.Context, local netip.Addr, name string) (n int64, err error) {
-	var from *net.UDPAddr
-	if local.IsValid() {
-		from = net.UDPAddrFromAddrPort(netip.AddrPortFrom(local, 0))
-	}
-	conn, err := net.ListenUDP("udp4", from)
+	conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(local, 0)))
 	if err != nil {
 		return 0, fmt.Errorf("open TFTP client: %w", err)
 	}

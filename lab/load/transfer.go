@@ -16,7 +16,7 @@ type fetcher func(ctx context.Context) (int64, error)
 
 // transfers gets a file again and again for a time, in several lanes. What is under way when the time is over counts for what
 // has come.
-func (s Spec) transfers(ctx context.Context, lane func() (fetcher, io.Closer, error)) (Result, error) {
+func (s Spec) transfers(ctx context.Context, lane func(n int) (fetcher, io.Closer, error)) (Result, error) {
 	began := time.Now()
 	end, cancel := context.WithDeadline(ctx, began.Add(s.For))
 	defer cancel()
@@ -24,7 +24,7 @@ func (s Spec) transfers(ctx context.Context, lane func() (fetcher, io.Closer, er
 	group, end := errgroup.WithContext(end)
 	for i := range lanes {
 		group.Go(func() error {
-			fetch, closer, err := lane()
+			fetch, closer, err := lane(i)
 			if err != nil {
 				return err
 			}
@@ -54,7 +54,7 @@ func (s Spec) transfers(ctx context.Context, lane func() (fetcher, io.Closer, er
 }
 
 // httpLane is a connection that is kept, and a file that comes over it again and again.
-func (s Spec) httpLane() (fetcher, io.Closer, error) {
+func (s Spec) httpLane(int) (fetcher, io.Closer, error) {
 	t := &http.Transport{MaxConnsPerHost: 1, ReadBufferSize: 256 << 10, DisableCompression: true}
 	url := fmt.Sprintf("http://%s%s", netip.AddrPortFrom(s.Server, s.Port), s.File)
 	buf := make([]byte, 1<<20)
@@ -89,9 +89,9 @@ type closeFunc func()
 
 func (f closeFunc) Close() error { f(); return nil }
 
-// tftpLane is a client that gets a file again and again, from a fresh port each time.
-func (s Spec) tftpLane() (fetcher, io.Closer, error) {
+// tftpLane is a machine that gets a file again and again, from its own address and a fresh port each time.
+func (s Spec) tftpLane(n int) (fetcher, io.Closer, error) {
 	c := &tftpClient{server: netip.AddrPortFrom(s.Server, 69), block: s.Block}
-	fetch := func(ctx context.Context) (int64, error) { return c.fetch(ctx, netip.Addr{}, s.File) }
+	fetch := func(ctx context.Context) (int64, error) { return c.fetch(ctx, s.Addr(n), s.File) }
 	return fetch, closeFunc(func() {}), nil
 }
