@@ -36,10 +36,11 @@ type Config struct {
 	Patience time.Duration // how long the server may be silent before the agent gives up; zero: 30 min
 }
 
-// Errors with which Run ends. Whoever called it powers the machine off, whatever the error.
+// Errors with which Run ends. Whoever called it powers the machine off, whatever the error but ErrReboot.
 var (
 	ErrNotWanted = errors.New("the server does not want this agent any more")
 	ErrSilence   = errors.New("the server is silent for too long")
+	ErrReboot    = errors.New("the server wants this machine to start over, from its disk")
 )
 
 // fatalError marks an error that another attempt cannot help.
@@ -64,7 +65,7 @@ const stopGrace = 5 * time.Second
 const requestTime = 10 * time.Second
 
 // Run says hello and then does what it is told until it is told to stop. It returns nil when ctx ends or the server says
-// that all is done, ErrNotWanted or ErrSilence otherwise; no write to a disk is going on when it returns, unless a disk
+// that all is done, ErrNotWanted, ErrReboot or ErrSilence otherwise; no write to a disk is going on when it returns, unless a disk
 // hung for longer than five seconds.
 func Run(ctx context.Context, c Config) error {
 	r := &runner{
@@ -106,6 +107,8 @@ func (r *runner) run(ctx context.Context) error {
 			in, err = r.step(ctx, in)
 		case machine.DoPowerOff:
 			return ErrNotWanted
+		case machine.DoReboot:
+			return ErrReboot
 		case machine.DoFinish:
 			return nil
 		default: // DoWait; DoContinue with nothing going on; a verb of a newer server
@@ -192,7 +195,7 @@ func (r *runner) step(ctx context.Context, in machine.Instruction) (machine.Inst
 		}
 		pause, back = r.Beat, backoff{}
 		switch {
-		case answer.Do == machine.DoPowerOff, answer.Do == machine.DoFinish,
+		case answer.Do == machine.DoPowerOff, answer.Do == machine.DoFinish, answer.Do == machine.DoReboot,
 			answer.Do == machine.DoStep && !reflect.DeepEqual(answer, in): // the server is the authority
 			stop()
 			return answer, nil

@@ -58,7 +58,7 @@ func (d *drivers) load(ctx context.Context, want func(id string) bool) error {
 			}
 			d.seen[id] = true
 			for _, module := range d.aliases.match(id) {
-				if !d.asked[module] {
+				if !d.asked[module] && !strings.HasPrefix(module, "ipmi") { // slow, and of use to discovery alone
 					d.asked[module] = true
 					fresh = append(fresh, module)
 				}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"github.com/bareyard/bareyard/agent"
 	"github.com/bareyard/bareyard/agent/disk"
@@ -18,6 +19,9 @@ type hands struct {
 	disks     disk.Set
 	inventory inventory.Source
 	vars      efivar.Vars
+	booted    string // MAC address of the port that the machine booted from
+	drivers   *drivers
+	log       *slog.Logger
 	methods   map[string]string // by serial: how a disk was erased in this boot, for the proof; used by one step at a time
 }
 
@@ -45,6 +49,8 @@ func (h *hands) Do(ctx context.Context, in machine.Instruction, progress func(do
 	switch in.Step {
 	case machine.StepInventory:
 		return h.inventory.Read()
+	case machine.StepDiscover:
+		return h.discover(ctx)
 	case machine.StepWipe:
 		return nil, h.disks.Wipe(ctx, in.Disks)
 	case machine.StepEraseAll:

@@ -31,13 +31,17 @@ func main() {
 	debug.SetMemoryLimit(256 << 20) // machines of the lab have 384 MiB, RAM disk included
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{ReplaceAttr: sinceStart}))
 	log.Info("the agent starts", "version", version)
+	how := unix.LINUX_REBOOT_CMD_POWER_OFF
 	switch err := run(context.Background(), log); {
 	case errors.Is(err, agent.ErrNotWanted):
 		log.Info("the agent ends", "reason", err)
+	case errors.Is(err, agent.ErrReboot):
+		log.Info("the agent ends", "reason", err)
+		how = unix.LINUX_REBOOT_CMD_RESTART
 	case err != nil:
 		log.Error("the agent ends", "error", err)
 	}
-	powerOff(log)
+	leave(how, log)
 }
 
 // sinceStart replaces the time of day, which many a machine does not know, by the time since the kernel started.
@@ -89,7 +93,7 @@ func run(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	background.Go(func() { lease.keep(ctx, log) })
-	err = agent.Run(ctx, agent.Config{Boot: boot, Hands: newHands(log, found), Log: log})
+	err = agent.Run(ctx, agent.Config{Boot: boot, Hands: newHands(boot.MAC, d, log, found), Log: log})
 	cancel()
 	settle(&background, log)
 	return err
@@ -110,9 +114,10 @@ func settle(background *sync.WaitGroup, log *slog.Logger) {
 }
 
 // newHands joins the protocol with the disks of this machine, which are all there when found is closed.
-func newHands(log *slog.Logger, found <-chan struct{}) *hands {
+func newHands(booted string, d *drivers, log *slog.Logger, found <-chan struct{}) *hands {
 	set := disk.New(log)
 	return &hands{
+		booted: booted, drivers: d, log: log,
 		found: found,
 		disks: set,
 		inventory: inventory.Source{Sys: "/sys", Proc: "/proc", Permanent: permanentMAC, Disks: func() ([]machine.Disk, error) {
@@ -131,9 +136,13 @@ func newHands(log *slog.Logger, found <-chan struct{}) *hands {
 	}
 }
 
-// powerOff writes out what is left and powers off, even if a disk hangs.
-func powerOff(log *slog.Logger) {
-	log.Info("power off")
+// leave writes out what is left and powers off or restarts, even if a disk hangs.
+func leave(how int, log *slog.Logger) {
+	if how == unix.LINUX_REBOOT_CMD_RESTART {
+		log.Info("restart")
+	} else {
+		log.Info("power off")
+	}
 	done := make(chan struct{})
 	go func() { // ends with the machine
 		unix.Sync()
@@ -143,8 +152,8 @@ func powerOff(log *slog.Logger) {
 	case <-done:
 	case <-time.After(10 * time.Second):
 	}
-	if err := unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF); err != nil {
-		log.Error("power off", "error", err)
+	if err := unix.Reboot(how); err != nil {
+		log.Error("leave", "error", err)
 	}
 	select {} // process 1 must not end
 }

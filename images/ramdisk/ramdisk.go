@@ -38,6 +38,8 @@ func Modules() []string {
 		"virtio_pci", "virtio_blk", "virtio_scsi", "nvme", "ahci", "ata_piix", "sd_mod", "megaraid_sas", "mpt3sas", "aacraid", "smartpqi",
 		// firmware variables
 		"efivarfs",
+		// the BMC, for discovery
+		"ipmi_si", "ipmi_ssif", "ipmi_devintf",
 	}
 }
 
