@@ -187,11 +187,13 @@ func TestRunStopsWritingAtOnce(t *testing.T) {
 		name   string
 		in     machine.Instruction
 		status int
+		want   error
 	}{
-		{"power-off", machine.Instruction{Do: machine.DoPowerOff}, 0},
-		{"gone", machine.Instruction{}, 410},
-		{"unauthorized", machine.Instruction{}, 401},
-		{"forbidden", machine.Instruction{}, 403},
+		{"power-off", machine.Instruction{Do: machine.DoPowerOff}, 0, agent.ErrNotWanted},
+		{"reboot", machine.Instruction{Do: machine.DoReboot}, 0, agent.ErrReboot},
+		{"gone", machine.Instruction{}, 410, agent.ErrNotWanted},
+		{"unauthorized", machine.Instruction{}, 401, agent.ErrNotWanted},
+		{"forbidden", machine.Instruction{}, 403, agent.ErrNotWanted},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -208,8 +210,8 @@ func TestRunStopsWritingAtOnce(t *testing.T) {
 					told = time.Now()
 					return tt.in, tt.status
 				}}
-				if err := run(t, t.Context(), s, h); !errors.Is(err, agent.ErrNotWanted) {
-					t.Fatalf("Run: %v, want ErrNotWanted", err)
+				if err := run(t, t.Context(), s, h); !errors.Is(err, tt.want) {
+					t.Fatalf("Run: %v, want %v", err, tt.want)
 				}
 				if len(h.stopped) != 1 || !h.stopped[0].Equal(told) {
 					t.Errorf("stopped at %v, told at %v", h.stopped, told)

@@ -54,6 +54,7 @@ type MachineConfig struct {
 	Firmware   machine.Firmware // bios
 	BMC        BMCKind          // ipmi
 	Simulated  bool             // no QEMU: see Simulated; its BMC is ipmi or redfish; false
+	Unknown    bool             // not among the machines that Stock tells the server of: it is to be discovered; false
 	BootTime   time.Duration    // simulated: from power on to the first packet; 0
 	WriteTime  time.Duration    // simulated: how long an image takes to write; 0
 	Order      []Device         // persistent boot order; network, disk: the worst case, every boot asks the controller first
@@ -73,6 +74,7 @@ type ServerConfig struct {
 	RAMDisk    string         // build/ramdisk/ramdisk.cpio.zst
 	KernelArgs string         // more arguments for the RAM disk's kernel; console on the serial port
 	Validator  string         // bin/bareyard-validate
+	Discovery  bool           // look at machines that nobody has enrolled; false
 	Extra      map[string]any // more keys of the server's configuration; these win
 	Env        []string       // more variables of its environment, NAME=value
 	Restart    time.Duration  // pause before it is started again after it died; 1 s, or 5 s when it died within 5 s of its start

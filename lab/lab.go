@@ -46,6 +46,7 @@ type host interface {
 type Record struct {
 	Machine  machine.Machine `json:"machine"`
 	Password string          `json:"password"`
+	Unknown  bool            `json:"unknown,omitempty"` // Stock leaves it out
 }
 
 // Start brings up a lab with all machines off. ctx bounds the start alone. What a lab of the same name left behind when it
@@ -182,7 +183,7 @@ func (l *Lab) Machines() []*Machine {
 func (l *Lab) Inventory() []Record {
 	records := make([]Record, len(l.hosts))
 	for i, h := range l.hosts {
-		records[i] = Record{Machine: h.self().record(), Password: l.bmcs[i].password}
+		records[i] = Record{Machine: h.self().record(), Password: l.bmcs[i].password, Unknown: h.self().Unknown}
 		records[i].Machine.BMC = l.bmcs[i].record
 	}
 	return records

@@ -60,6 +60,9 @@ func (s ServerConfig) missing() error {
 	return nil
 }
 
+// strangerRange is for machines that nobody has enrolled: those of the lab end before it (maxMachines).
+const strangerRange = "10.77.0.220-10.77.0.250"
+
 // serverConfig writes the configuration of the lab's controller.
 func serverConfig(c Config) ([]byte, error) {
 	n := Network(c.Name)
@@ -84,6 +87,9 @@ func serverConfig(c Config) ([]byte, error) {
 			"deny":     []string{ProvisionNet.String(), BMCNet.String()},
 		},
 		"ports": map[string]any{"netns": n.Netns(Fabric)},
+	}
+	if boot, ok := settings["boot"].(map[string]any); ok && c.Server.Discovery {
+		boot["range"], boot["discovery"] = strangerRange, true
 	}
 	for k, v := range c.Server.Extra {
 		settings[k] = v

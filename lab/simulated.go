@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 
@@ -57,6 +58,7 @@ type life struct {
 	cancel context.CancelFunc
 	done   chan struct{} // closed when nothing of it runs any more
 	err    error         // how it ended; read it after done
+	addr   netip.Addr    // the machine's own
 
 	mute atomic.Bool // cut off from the network
 }
@@ -163,7 +165,7 @@ func (s *Simulated) onPower(on bool, boot bmctest.Boot) {
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &life{ctx: ctx, cancel: cancel, done: make(chan struct{})}
+	l := &life{ctx: ctx, cancel: cancel, done: make(chan struct{}), addr: s.bootAddr}
 	s.mu.Lock()
 	s.life = l
 	s.mu.Unlock()
@@ -206,6 +208,15 @@ func (s *Simulated) bootsFirst(boot bmctest.Boot) Device {
 func (s *Simulated) live(l *life, first Device) error {
 	if !pause(l.ctx, s.BootTime) {
 		return l.ctx.Err()
+	}
+	if first == FromNetwork && s.Unknown {
+		give, err := s.lease(l)
+		if err != nil {
+			s.log.Info("no address", "err", err)
+			<-l.ctx.Done()
+			return l.ctx.Err()
+		}
+		defer give()
 	}
 	if first == FromNetwork {
 		archive, err := s.loadAgent(l)

@@ -85,7 +85,9 @@ type wire struct {
 }
 
 func (s *Simulated) wire(l *life, t *http.Transport) wire {
-	t.DialContext = s.dial
+	t.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		return s.dial(ctx, l, network, address)
+	}
 	return wire{l, t}
 }
 
@@ -98,9 +100,9 @@ func (w wire) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // dial connects from the machine's own address.
-func (s *Simulated) dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
+func (s *Simulated) dial(ctx context.Context, l *life, network, address string) (conn net.Conn, err error) {
 	err = s.net.Enter(Racks, func() error {
-		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: s.bootAddr.AsSlice()}, Timeout: 5 * time.Second}
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: l.addr.AsSlice()}, Timeout: 5 * time.Second}
 		conn, err = d.DialContext(ctx, network, address)
 		return err
 	})

@@ -41,6 +41,9 @@ func Stock(ctx context.Context, c *apiclient.Client, records []Record, imageFile
 		}
 	}
 	for _, r := range records {
+		if r.Unknown {
+			continue
+		}
 		m := r.Machine
 		_, err := c.Enroll(ctx, api.NewMachine{Name: m.Name, Site: m.Site, Rack: m.Rack, Class: m.Class, Firmware: m.Firmware, Hardware: m.Hardware,
 			BMC: m.BMC, BMCPassword: r.Password, BootAddr: m.BootAddr, Admit: true})

@@ -81,12 +81,14 @@ func newYard(t *testing.T, suffix string, change func([]Record), machines ...Mac
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	discovery := false
 	for i := range machines {
 		machines[i].Simulated = true
+		discovery = discovery || machines[i].Unknown
 	}
 	nothing := os.Args[0] // a simulated machine loads no kernel
 	cfg := Config{Name: testName(t, suffix), Dir: dir, Machines: machines, Server: &ServerConfig{
-		Binary: binary, Kernel: nothing, RAMDisk: nothing, Validator: nothing, Restart: 10 * time.Millisecond,
+		Binary: binary, Kernel: nothing, RAMDisk: nothing, Validator: nothing, Discovery: discovery, Restart: 10 * time.Millisecond,
 		Env: []string{"BAREYARD_CRASH_FILE=" + filepath.Join(dir, crashFile)}}}
 	l, err := Start(t.Context(), cfg)
 	if err != nil {
