@@ -70,7 +70,7 @@ type Server struct {
 	Log       Log
 	Catalogue Catalogue
 	Shelf     Shelf
-	BMCs      BMCs
+	Desk      Desk // BMCs and serial consoles
 	Pools     Pools
 	Addresses Addresses
 	Ledger    Ledger
@@ -112,6 +112,7 @@ func (s *Server) Handler() http.Handler {
 	s.edgeRoutes(api)
 	mux.HandleFunc("PUT /v1/images/{name}", s.importImage) // not huma's: the body must not be held in memory
 	s.agentRoutes(mux)
+	s.consoleRoutes(api, mux)
 	return s.identify(http.MaxBytesHandler(mux, maxBody))
 }
 

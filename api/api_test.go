@@ -27,6 +27,7 @@ func TestMain(m *testing.M) { postgrestest.Main(m, &cluster) }
 // office is a server over an empty database, with one order of project acme on one machine.
 type office struct {
 	t      *testing.T
+	api    *api.Server
 	server *httptest.Server
 	db     *postgrestest.DB
 	engine *provisioner.Engine
@@ -42,10 +43,10 @@ func newOffice(t *testing.T) *office {
 	ctx := t.Context()
 	engine := &provisioner.Engine{Store: o.db, Shelf: o.db, Tickets: o.db, Vault: o.db, BMCs: o.db, Inbox: o.db, Boots: o.db, Pins: o.db}
 	o.engine = engine
-	s := &api.Server{Accounts: o.db, Machines: o.db, Orders: o.db, Log: o.db, Catalogue: o.db, Shelf: o.db, BMCs: o.db, Inbox: o.db, Boots: o.db, Store: &images.Store{Dir: t.TempDir()},
+	s := &api.Server{Accounts: o.db, Machines: o.db, Orders: o.db, Log: o.db, Catalogue: o.db, Shelf: o.db, Inbox: o.db, Boots: o.db, Desk: api.Desk{BMCs: o.db, Records: o.db}, Store: &images.Store{Dir: t.TempDir()},
 		Engine: engine, Logger: slog.New(slog.DiscardHandler), Version: "test"}
 	s.Pools, s.Addresses, s.Ledger, s.Tasks, s.Books, engine.Directory = o.db, o.db, o.db, o.db, o.db, o.db
-	o.server = httptest.NewServer(s.Handler())
+	o.api, o.server = s, httptest.NewServer(s.Handler())
 	t.Cleanup(o.server.Close)
 	o.must(o.db.PutClass(ctx, machine.Class{Name: "c", MonthlyPrice: 1, Currency: "CNY"}))
 	o.must(o.db.PutImage(ctx, machine.Image{Name: "i", Digest: strings.Repeat("ab", 32), Size: 1 << 20, BIOS: true}))

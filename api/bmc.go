@@ -40,7 +40,7 @@ func (s *Server) bmcRoutes(api huma.API) {
 		if err != nil {
 			return nil, err
 		}
-		b, err := s.BMCs.BMC(ctx, m.ID)
+		b, err := s.Desk.BMCs.BMC(ctx, m.ID)
 		return &reply[BMCStatus]{BMCStatus{Reach: m.BMC, BMC: b}}, err
 	})
 	route(s, api, http.MethodPut, "/v1/machines/{id}/bmc/credentials", "set-bmc-credentials", "Record the user and password of a BMC; a login with them is tried first", func(ctx context.Context, in *struct {

@@ -31,11 +31,10 @@ type Knowledge struct {
 // maxQuirks bounds Knowledge.Quirks.
 const maxQuirks = 20
 
-// known guards what is known of a BMC, and the boot method under way.
+// known guards what is known of a BMC.
 type known struct {
-	mu  sync.Mutex
-	k   Knowledge
-	set BootMethod // the one that the next BootSeen is about
+	mu sync.Mutex
+	k  Knowledge
 }
 
 // methods is the boot methods of a protocol, the most promising first.
@@ -61,7 +60,7 @@ func (k *known) methods(protocol string, uefi bool) []BootMethod {
 func (k *known) using(m BootMethod) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.set = m
+	k.k.Set = m
 }
 
 // quirk notes what a BMC does otherwise than it should.
@@ -91,11 +90,11 @@ func (c *Controller) BootSeen(t Target, seen bool) {
 	k := &c.about(t).known
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	method := k.set
+	method := k.k.Set
 	if method == "" {
 		return
 	}
-	k.set = ""
+	k.k.Set = ""
 	if seen {
 		k.k.Boot = method
 		delete(k.k.Ignored, method)
@@ -117,12 +116,12 @@ func (c *Controller) Known(t Target) Knowledge {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	out := k.k
-	out.Set = k.set
 	out.Ignored, out.Quirks = maps.Clone(out.Ignored), slices.Clone(out.Quirks)
 	return out
 }
 
-// Learn gives the Controller what was known about a BMC earlier. What it found out itself goes before.
+// Learn gives the Controller what is kept of a BMC. Another server may have found it out, and later than this one, so its boot
+// methods replace what this one remembers; the rest is added.
 func (c *Controller) Learn(t Target, earlier Knowledge) {
 	k := &c.about(t).known
 	k.mu.Lock()
@@ -130,11 +129,8 @@ func (c *Controller) Learn(t Target, earlier Knowledge) {
 	if k.k.CipherSuite == 0 {
 		k.k.CipherSuite = earlier.CipherSuite
 	}
-	if k.k.Boot == "" && len(k.k.Ignored) == 0 {
-		k.k.Boot, k.k.Ignored = earlier.Boot, maps.Clone(earlier.Ignored)
-	}
-	if k.set == "" {
-		k.set = earlier.Set
+	if earlier.Boot != "" || earlier.Set != "" || len(earlier.Ignored) > 0 {
+		k.k.Boot, k.k.Set, k.k.Ignored = earlier.Boot, earlier.Set, maps.Clone(earlier.Ignored)
 	}
 	for _, q := range earlier.Quirks {
 		if len(k.k.Quirks) < maxQuirks && !slices.Contains(k.k.Quirks, q) {

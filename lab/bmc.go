@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/bareyard/bareyard/ipmi"
 	"github.com/bareyard/bareyard/ipmi/bmctest"
 	"github.com/bareyard/bareyard/machine"
@@ -24,6 +26,35 @@ type simulator interface {
 	Listen() (string, error)
 	Run(ctx context.Context) error
 	Target() ipmi.Target
+}
+
+// twoRoads is a BMC that speaks Redfish, and IPMI for its serial console.
+type twoRoads struct {
+	web     *bmctest.Redfish
+	console *bmctest.IPMI
+}
+
+// Listen implements simulator.
+func (t twoRoads) Listen() (string, error) {
+	if _, err := t.console.Listen(); err != nil {
+		return "", err
+	}
+	return t.web.Listen()
+}
+
+// Run implements simulator.
+func (t twoRoads) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return t.console.Run(ctx) })
+	g.Go(func() error { return t.web.Run(ctx) })
+	return g.Wait()
+}
+
+// Target implements simulator.
+func (t twoRoads) Target() ipmi.Target {
+	target := t.web.Target()
+	target.IPMIAddress = t.console.Target().Address
+	return target
 }
 
 // bmc is a running BMC.
@@ -51,7 +82,7 @@ func (l *Lab) startBMC(ctx context.Context, m host) (*bmc, error) {
 		return nil, err
 	}
 	target := sim.Target()
-	b.record = machine.BMC{Protocol: target.Protocol, Address: target.Address, Username: target.Username, CertPin: target.CertPin}
+	b.record = machine.BMC{Protocol: target.Protocol, Address: target.Address, Username: target.Username, CertPin: target.CertPin, IPMI: target.IPMIAddress}
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	b.cancel = cancel
 	go func() {
@@ -73,19 +104,28 @@ func (l *Lab) simulator(m host, b *bmc) (simulator, error) {
 	log := l.log.With("machine", p.Name)
 	switch p.BMC {
 	case Redfish:
+		board := bmctest.NewBoard()
+		// The serial console comes by IPMI, as on many a Redfish BMC, with the same accounts.
+		console := &bmctest.IPMI{Addr: addr(623), User: bmcUser, Password: b.password, Chassis: m.chassis(), Board: board, Faults: b.faults, Log: log, Console: m.tty().open}
 		cert, err := keptCertificate(filepath.Join(p.dir, "bmc-certificate.pem"), p.bmcAddr)
 		if err != nil {
 			return nil, err
 		}
-		return &bmctest.Redfish{Addr: addr(443), TLS: true, Certificate: cert, User: bmcUser, Password: b.password, Chassis: m.chassis(), Faults: b.faults, Log: log}, nil
+		web := &bmctest.Redfish{Addr: addr(443), TLS: true, Certificate: cert, User: bmcUser, Password: b.password, Chassis: m.chassis(), Board: board, Faults: b.faults, Log: log,
+			OnPassword: func(user, password string) {
+				if err := console.SetPassword(user, password); err != nil {
+					log.Error("password not carried over to IPMI", "err", err)
+				}
+			}}
+		return twoRoads{web, console}, nil
 	case OpenIPMI:
 		dir := simDir(l.cfg.Dir, p.Name)
 		if err := os.RemoveAll(dir); err != nil { // one that was killed left its socket
 			return nil, fmt.Errorf("clear folder of ipmi_sim: %w", err)
 		}
-		return &bmctest.OpenIPMI{Addr: addr(623), User: bmcUser, Password: b.password, Chassis: m.chassis(), Faults: b.faults, Log: log, Dir: dir, Start: l.startInBMCs}, nil
+		return &bmctest.OpenIPMI{Addr: addr(623), User: bmcUser, Password: b.password, Chassis: m.chassis(), Faults: b.faults, Log: log, Dir: dir, Start: l.startInBMCs, Console: m.tty().open}, nil
 	default:
-		return &bmctest.IPMI{Addr: addr(623), User: bmcUser, Password: b.password, Chassis: m.chassis(), Faults: b.faults, Log: log}, nil
+		return &bmctest.IPMI{Addr: addr(623), User: bmcUser, Password: b.password, Chassis: m.chassis(), Faults: b.faults, Log: log, Console: m.tty().open}, nil
 	}
 }
 

@@ -38,6 +38,7 @@ type Lab struct {
 type host interface {
 	self() plan
 	chassis() bmctest.Chassis
+	tty() *serialPort
 	// PowerCut takes the power away behind the BMC's back; nothing of the machine runs any more when it returns.
 	PowerCut()
 }

@@ -23,6 +23,8 @@ type Machine struct {
 	qemu    string
 	starter *starter
 
+	port serialPort
+
 	op sync.Mutex // held through a power operation
 
 	mu       sync.Mutex
@@ -37,6 +39,8 @@ type vm struct {
 	qmp     *qmp
 	events  chan string   // from the reader of qmp to the watcher
 	watched chan struct{} // closed when the watcher has ended
+	wire    net.Conn      // the serial port
+	quiet   chan struct{} // closed when nothing more is read from it
 }
 
 var _ bmctest.Chassis = (*Machine)(nil)
@@ -45,6 +49,8 @@ var _ bmctest.Chassis = (*Machine)(nil)
 func (m *Machine) Name() string { return m.plan.Name }
 
 func (m *Machine) chassis() bmctest.Chassis { return m }
+
+func (m *Machine) tty() *serialPort { return &m.port }
 
 // SerialLog is the file to which the machine's serial console goes. It is appended to by every run of the machine.
 func (m *Machine) SerialLog() string { return m.serialLog() }
@@ -192,20 +198,34 @@ func (m *Machine) launch(ctx context.Context) (*vm, error) {
 	defer theirs.Close()
 	// The command outlives ctx, which is for the operation alone.
 	cmd := m.net.Command(context.WithoutCancel(ctx), Fabric, m.qemu, m.arguments(acceleration(), m.order())...)
-	cmd.ExtraFiles = []*os.File{theirs} // becomes descriptor 3: qmpFD
+	wire, port, err := socketPair()
+	if err != nil {
+		ours.Close()
+		return nil, fmt.Errorf("make serial port: %w", err)
+	}
+	defer port.Close()
+	cmd.ExtraFiles = []*os.File{theirs, port} // become descriptors 3 and 4: qmpFD, serialFD
 	if m.Cards > 0 {
 		cmd.Env = append(os.Environ(), fakecard.Env()...)
 	}
 	proc, err := m.starter.start(cmd, m.qemuLog())
 	if err != nil {
 		ours.Close()
+		wire.Close()
 		return nil, err
 	}
-	vm := &vm{process: proc, events: make(chan string, 64), watched: make(chan struct{})}
+	vm := &vm{process: proc, events: make(chan string, 64), watched: make(chan struct{}), wire: wire, quiet: make(chan struct{})}
 	theirs.Close() // so that the end of the process ends the connection
+	port.Close()
+	go func() { // ends with the process
+		defer close(vm.quiet)
+		m.port.plug(wire)
+	}()
 	vm.qmp, err = newQMP(ctx, ours, vm.event)
 	if err != nil {
 		proc.kill()
+		wire.Close()
+		<-vm.quiet
 		return nil, fmt.Errorf("%w (QEMU said: %s)", err, tail(m.qemuLog(), 300))
 	}
 	go m.watch(vm)
@@ -259,6 +279,8 @@ func (m *Machine) stop() {
 	m.mu.Unlock()
 	vm.qmp.close()
 	<-vm.watched
+	vm.wire.Close()
+	<-vm.quiet
 }
 
 // socketPair returns two ends of a connection: one to use, one to hand to a child.

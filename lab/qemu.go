@@ -21,6 +21,9 @@ const (
 // so that none is left behind, and no stranger can connect.
 const qmpFD = 3
 
+// serialFD is the descriptor on which it finds its end of the serial port.
+const serialFD = 4
+
 // acceleration returns QEMU's options for the processor. Without KVM one virtual processor is as fast as two, and the
 // translator's cache, which counts as memory of the machine, is kept small.
 func acceleration() []string {
@@ -44,7 +47,7 @@ func (p plan) arguments(accel []string, order []Device) []string {
 		"-smbios", "type=1,manufacturer=Bareyard,product=Lab,serial="+p.serial,
 		"-smbios", "type=3,asset="+p.Name,
 		"-chardev", fmt.Sprintf("socket,id=qmp,fd=%d", qmpFD), "-mon", "chardev=qmp,mode=control",
-		"-chardev", "null,id=console,logappend=on,logfile="+option(p.serialLog()), "-serial", "chardev:console",
+		"-chardev", fmt.Sprintf("socket,id=console,fd=%d,logappend=on,logfile=%s", serialFD, option(p.serialLog())), "-serial", "chardev:console",
 		"-device", "virtio-rng-pci,id=rng0,addr=0x6",
 	)
 	rom := ""

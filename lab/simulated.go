@@ -3,6 +3,8 @@ package lab
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"net/netip"
 	"sync"
@@ -24,6 +26,7 @@ type Simulated struct {
 	net    Network
 	log    *slog.Logger
 	memory *bmctest.Memory
+	port   serialPort
 
 	power sync.Mutex // held through a change of power
 
@@ -74,6 +77,11 @@ func newSimulated(p plan, n Network, log *slog.Logger) *Simulated {
 func (s *Simulated) Name() string { return s.plan.Name }
 
 func (s *Simulated) chassis() bmctest.Chassis { return s.memory }
+
+func (s *Simulated) tty() *serialPort { return &s.port }
+
+// print puts a line on the serial port.
+func (s *Simulated) print(format string, a ...any) { s.port.say(fmt.Appendf(nil, format+"\r\n", a...)) }
 
 // Trouble changes what goes wrong.
 func (s *Simulated) Trouble(change func(*Trouble)) {
@@ -206,6 +214,7 @@ func (s *Simulated) bootsFirst(boot bmctest.Boot) Device {
 // live is a boot and what follows from it. It returns when the machine switches itself off, or with the context's error when
 // the power is taken.
 func (s *Simulated) live(l *life, first Device) error {
+	s.print("%s: firmware starts", s.Name())
 	if !pause(l.ctx, s.BootTime) {
 		return l.ctx.Err()
 	}
@@ -218,6 +227,7 @@ func (s *Simulated) live(l *life, first Device) error {
 		}
 		defer give()
 	}
+	s.print("%s: boots from %s", s.Name(), first)
 	if first == FromNetwork {
 		archive, err := s.loadAgent(l)
 		if err != nil {
@@ -229,6 +239,8 @@ func (s *Simulated) live(l *life, first Device) error {
 		}
 	}
 	s.booted(FromDisk)
+	logout := s.login()
+	defer logout()
 	if err := s.runOS(l); err != nil && l.ctx.Err() == nil {
 		s.log.Info("the installed system has a problem", "err", err)
 	}
@@ -240,4 +252,22 @@ func (s *Simulated) booted(d Device) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.boots = append(s.boots, d)
+}
+
+// login is the installed system's end of the serial port: it echoes what is typed, as a login prompt does.
+func (s *Simulated) login() (logout func()) {
+	r, w := io.Pipe()
+	done := make(chan struct{})
+	go func() { // ends when the pipe is closed
+		defer close(done)
+		s.port.plug(struct {
+			io.Reader
+			io.Writer
+		}{r, w})
+	}()
+	s.print("%s login:", s.Name())
+	return func() {
+		r.Close()
+		<-done
+	}
 }

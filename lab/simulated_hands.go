@@ -27,6 +27,7 @@ func (h *hands) Identity(context.Context) (machine.Hello, error) {
 
 // Do implements agent.Hands.
 func (h *hands) Do(ctx context.Context, in machine.Instruction, progress func(done, total int64)) (any, error) {
+	h.print("%s: agent: %s", h.Name(), in.Step)
 	if h.goesMute(in.Step) {
 		<-ctx.Done()
 		return nil, ctx.Err()

@@ -86,6 +86,7 @@ type Engine struct {
 	Accounts     Accounts
 	Memory       Memory
 	Certificates Certificates
+	Serial       Serial
 
 	Calendar  Calendar // nil: nothing changes by itself
 	Discovery bool     // machines that nobody has enrolled are looked at

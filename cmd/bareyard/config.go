@@ -31,6 +31,7 @@ type config struct {
 
 	RDNS    rdnsConfig    `yaml:"rdns"`
 	Traffic trafficConfig `yaml:"traffic"`
+	Console consoleConfig `yaml:"console"`
 
 	ImageDir  string `yaml:"image_dir"` // the chunked store of images
 	Validator string `yaml:"validator"` // the bareyard-validate that is put on machines
@@ -97,6 +98,7 @@ func (c *config) fill(folder string) {
 	c.Traffic.SampleDays = cmp.Or(c.Traffic.SampleDays, 100)
 	c.Traffic.HourDays = cmp.Or(c.Traffic.HourDays, 800)
 	c.BMC.fill()
+	c.Console.fill()
 	for _, p := range []struct {
 		path     *string
 		standard string
@@ -148,6 +150,9 @@ func (c *config) problem() (key, problem, hint string) {
 		return key, problem, hint
 	}
 	if key, problem, hint := c.BMC.problem(); problem != "" {
+		return key, problem, hint
+	}
+	if key, problem, hint := c.Console.problem(); problem != "" {
 		return key, problem, hint
 	}
 	if key, problem, hint := c.RDNS.problem(); problem != "" {

@@ -12,7 +12,8 @@ import (
 
 // jobCommand is work on machines.
 type jobCommand struct {
-	List jobList `cmd:"" help:"List jobs, newest first."`
+	List    jobList    `cmd:"" help:"List jobs, newest first."`
+	Console jobConsole `cmd:"" help:"Print what the machine's serial console showed while a job ran."`
 }
 
 type jobList struct {

@@ -26,9 +26,9 @@ type machineCommand struct {
 	Admit      machineMove   `cmd:"" help:"Vouch for an enrolled machine: it becomes available."`
 	Quarantine machineMove   `cmd:"" help:"Take a suspicious machine out."`
 	Retire     machineMove   `cmd:"" help:"Take a machine out for good."`
-	BMC        machineBMC    `cmd:"" name:"bmc" help:"A machine's BMC: its password and its certificate."`
 
 	inboxCommands
+	deskCommands
 }
 
 type machineList struct {

@@ -14,6 +14,12 @@ import (
 	"github.com/bareyard/bareyard/machine"
 )
 
+// deskCommands look after machines from afar.
+type deskCommands struct {
+	Console machineConsole `cmd:"" help:"Open a machine's serial console."`
+	BMC     machineBMC     `cmd:"" name:"bmc" help:"A machine's BMC: its password and its certificate."`
+}
+
 // machineBMC is the operators' side of a machine's BMC.
 type machineBMC struct {
 	Set    bmcSet    `cmd:"" help:"Record the user and password of a BMC; a login with them is tried first."`

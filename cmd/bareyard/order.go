@@ -37,6 +37,7 @@ type orderCommand struct {
 	Unlimit     orderUnlimit        `cmd:"" help:"For operators: lift the limit."`
 	Blackhole   orderBlackhole      `cmd:"" help:"For operators: null-route an order's addresses for a while."`
 	Unblackhole orderUnblackhole    `cmd:"" help:"For operators: end the null-route before its time."`
+	Console     orderConsole        `cmd:"" help:"Open the serial console of the machine."`
 }
 
 type orderCreate struct {

@@ -185,11 +185,14 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 	engine.Trace = rec.note
 	group.Go(func() error { return rec.Run(ctx) })
 	store := &images.Store{Dir: cfg.ImageDir}
-	server := &api.Server{Accounts: db, Machines: db, Orders: db, Log: db, Catalogue: db, Shelf: db, BMCs: db, Inbox: db, Boots: db, Store: store, Engine: engine, Edges: &edgeDesk{authority, edge},
+	server := &api.Server{Accounts: db, Machines: db, Orders: db, Log: db, Catalogue: db, Shelf: db, Inbox: db, Boots: db, Store: store, Engine: engine, Edges: &edgeDesk{authority, edge},
 		Validator: cfg.Validator, Logger: log, Version: version}
 	if err := joinNetwork(cfg, db, engine, server); err != nil {
 		return err
 	}
+	server.Pools, server.Addresses, server.Ledger = db, db, db
+	hub, recorder := newConsoles(cfg, engine, db, node, log)
+	server.Desk = api.Desk{BMCs: db, Consoles: hub, Records: db, CustomersMay: cfg.Console.Customers}
 	handler := server.Handler()
 
 	cert, err := authority.issue(cfg.Boot.Address, time.Now())
@@ -213,6 +216,10 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 	serveHTTP(ctx, group, socket, trusted)
 
 	group.Go(func() error { return server.Run(ctx) })
+	group.Go(func() error { return hub.Run(ctx) })
+	if recorder != nil {
+		group.Go(func() error { return recorder.Run(ctx) })
+	}
 	group.Go(func() error { return db.Work(ctx, node, workers, engine.Act) })
 	group.Go(func() error { return engine.Watch(ctx, 2*time.Second) })
 	runNetwork(ctx, group, cfg, engine)
@@ -241,7 +248,7 @@ func newEngine(cfg config, db *postgres.DB, log *slog.Logger, ca string, edge ne
 	bmcs := &ipmi.Controller{Log: log, Poll: 400 * time.Millisecond}
 	e := &provisioner.Engine{
 		Store: db, Shelf: db, Tickets: db, Vault: db, BMCs: db, Pins: db,
-		Power: bmcs, Accounts: bmcs, Memory: bmcs, Certificates: bmcs,
+		Power: bmcs, Accounts: bmcs, Memory: bmcs, Certificates: bmcs, Serial: bmcs,
 		Discovery: cfg.Boot.Discovery, Inbox: db, Visits: db, List: db, Identify: bmcs, Boots: db,
 		SeenWithin: time.Duration(cfg.BMC.SeenWithin),
 		Edge:       edge, Ports: &bridgeport.Driver{Netns: cfg.Ports.Netns},

@@ -62,3 +62,16 @@ func (b *IPMI) AddUser(name, password string, p ipmi.Privilege) error {
 	}
 	return errors.New("add user: all slots are taken")
 }
+
+// SetPassword changes the password of an account, as another way to the same BMC would.
+func (b *IPMI) SetPassword(name, password string) error {
+	if _, err := b.Listen(); err != nil {
+		return err
+	}
+	for id := uint8(1); id <= userSlots; id++ {
+		if u, err := b.bmc.Users.Get(id); err == nil && u.Name == name {
+			return b.bmc.Users.Update(id, func(u *bmc.User) error { u.SetPassword([]byte(password)); return nil })
+		}
+	}
+	return errors.New("set password: no such account")
+}

@@ -31,12 +31,15 @@ type Redfish struct {
 	TLS      bool   // serve HTTPS
 	User     string
 	Password string
-	Slots    int // how many sessions fit; 0 is 8
-	Vendor   Vendor
-	Chassis  Chassis
-	Board    *Board // nil is a new one
-	Faults   *Faults
-	Log      *slog.Logger
+	// OnPassword is told of each new password of an account, before the answer: a board that speaks IPMI too has one set of
+	// accounts. It must not call back.
+	OnPassword func(user, password string)
+	Slots      int // how many sessions fit; 0 is 8
+	Vendor     Vendor
+	Chassis    Chassis
+	Board      *Board // nil is a new one
+	Faults     *Faults
+	Log        *slog.Logger
 
 	Certificate *tls.Certificate // nil is a self-signed one, made anew each time
 

@@ -109,6 +109,9 @@ func (r *Redfish) patchAccount(w http.ResponseWriter, req *http.Request) {
 		if n := fault.CutPassword; n > 0 && len(a.password) > n {
 			a.password = a.password[:n]
 		}
+		if r.OnPassword != nil {
+			r.OnPassword(a.name, a.password)
+		}
 	}
 	if in.Enabled != nil && !fault.DropEnable {
 		a.enabled = *in.Enabled

@@ -69,13 +69,13 @@ CREATE TABLE console (
 
 -- What a console showed while a job ran.
 CREATE TABLE console_record (
-    id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     job_id  text NOT NULL REFERENCES job ON DELETE CASCADE,
+    seq     int NOT NULL,            -- from 1; where the first is not 1, the beginning was dropped to make room
     at      timestamptz NOT NULL,
     data    bytea,                   -- bytes of the host; null for a gap
-    gap     text NOT NULL DEFAULT '' -- why bytes may be missing here
+    gap     text NOT NULL DEFAULT '', -- why bytes may be missing here
+    PRIMARY KEY (job_id, seq)
 );
-CREATE INDEX console_record_job ON console_record (job_id, id);
 
 -- BIOS settings that machines of a class shall have.
 CREATE TABLE class_bios (
