@@ -42,6 +42,7 @@ dhcp-match=set:efi,option:client-arch,7
 dhcp-boot=tag:ipxe,http://%s/boot/ipxe/script.ipxe
 dhcp-boot=tag:!ipxe,tag:efi,snponly.efi
 enable-tftp
+tftp-max=1000
 tftp-root=%s
 `, segmentNet.Addr(), leaseSeconds, s.write(t, "hosts", []byte(hosts.String())), Controller, files)))
 }

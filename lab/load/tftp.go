@@ -38,6 +38,7 @@ func (c *tftpClient) fetch(ctx context.Context, local netip.Addr, name string) (
 		return 0, fmt.Errorf("open TFTP client: %w", err)
 	}
 	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Now()) })()
 	block := 512
 	say := []byte("\x00\x01" + name + "\x00octet\x00")
 	if c.block > 0 {
@@ -48,6 +49,8 @@ func (c *tftpClient) fetch(ctx context.Context, local netip.Addr, name string) (
 	for {
 		b, by, err := c.ask(ctx, conn, say, peer, next)
 		if err != nil {
+			// Nobody is to wait for us: an abandoned transfer would take a place of the next one's.
+			_, _ = conn.WriteToUDPAddrPort([]byte("\x00\x05\x00\x00stopped\x00"), peer)
 			return n, fmt.Errorf("get %s by TFTP, after %d bytes: %w", name, n, err)
 		}
 		peer, say = by, append(say[:0], 0, opAck, 0, 0)
