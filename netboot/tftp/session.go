@@ -27,9 +27,11 @@ type session struct {
 	sent    int  // blocks sent at least once
 	packets int  // data packets sent
 
-	failed error  // the file could not be read to its end
-	ahead  []byte // what was read of it last
-	at     int    // where that begins
+	failed error    // the file could not be read to its end
+	ahead  []byte   // what was read of it last
+	at     int      // where that begins
+	out    [][]byte // the last flight
+	room   [][]byte // for as many packets as a window has
 
 	due      time.Time // when to repeat
 	tries    int       // of what is in flight
@@ -44,12 +46,12 @@ var errBrokeOff = errors.New("client broke off")
 
 func (s *session) last() int { return s.size/s.block + 1 } // the last block is shorter than the others, maybe empty
 
-// flight returns the packets that should be on the way now.
+// flight returns the packets that should be on the way now. The next flight takes their place in memory.
 func (s *session) flight() [][]byte {
 	if !s.opened {
 		return [][]byte{s.oack}
 	}
-	var out [][]byte
+	out := s.out[:0]
 	for n := s.acked + 1; n <= min(s.acked+s.window, s.last()); n++ {
 		p := s.dataPacket(n)
 		if s.failed != nil { // the client must not take what is left for the whole file
@@ -57,13 +59,21 @@ func (s *session) flight() [][]byte {
 		}
 		out = append(out, p)
 	}
+	s.out = out
 	return out
 }
 
 func (s *session) dataPacket(n int) []byte {
 	from := (n - 1) * s.block
 	to := min(from+s.block, s.size)
-	b := make([]byte, 4+to-from)
+	if s.room == nil {
+		s.room = make([][]byte, s.window)
+	}
+	room := &s.room[n%s.window]
+	if *room == nil {
+		*room = make([]byte, 4+s.block)
+	}
+	b := (*room)[:4+to-from]
 	binary.BigEndian.PutUint16(b, opData)
 	binary.BigEndian.PutUint16(b[2:], uint16(n))
 	if err := s.read(b[4:], from); err != nil {
