@@ -43,8 +43,8 @@ func (w *watching) until(text string) {
 	}
 }
 
-// record is what is kept of a job's console so far.
-func (y *yard) record(j machine.Job) string {
+// transcript is what is kept of a job's console so far.
+func (y *yard) transcript(j machine.Job) string {
 	y.t.Helper()
 	return insist(y, func(ctx context.Context) (text string, err error) {
 		rec, err := y.client.JobConsole(ctx, j.ID)
@@ -61,7 +61,7 @@ func (y *yard) record(j machine.Job) string {
 // recorded waits until a job's record holds text.
 func (y *yard) recorded(j machine.Job, text string) {
 	y.t.Helper()
-	y.until("on record: "+text, yardPatience, func() bool { return strings.Contains(y.record(j), text) })
+	y.until("on record: "+text, yardPatience, func() bool { return strings.Contains(y.transcript(j), text) })
 }
 
 // TestConsole: a machine's console is seen live while it boots, over IPMI and beside Redfish, shared, typed on, and recorded for
@@ -99,7 +99,7 @@ func TestConsole(t *testing.T) {
 	y.must(y.KillServer())
 	y.until("the new server records", yardPatience, func() bool {
 		y.Simulated("hit").print("said after the crash")
-		before, after, cut := strings.Cut(y.record(job), "not recorded between")
+		before, after, cut := strings.Cut(y.transcript(job), "not recorded between")
 		return cut && strings.Contains(before, "hit: agent: write") && strings.Contains(after, "said after the crash")
 	})
 	if _, _, err := w.conn.Next(t.Context()); err == nil {
