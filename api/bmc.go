@@ -28,7 +28,7 @@ type Credentials struct {
 	Unchecked bool   `json:"unchecked,omitempty" doc:"record it without logging in with it"`
 }
 
-// Trusted is what became of a request to trust a certificate.
+// TrustedCertificate is what became of a request to trust a certificate.
 type TrustedCertificate struct {
 	Was string `json:"was,omitempty" doc:"SHA-256 of the certificate that was trusted before"`
 	Is  string `json:"is" doc:"SHA-256 of the certificate that is trusted now"`

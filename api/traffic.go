@@ -105,8 +105,8 @@ func (s *Server) traffic(ctx context.Context, q TrafficQuery) (Traffic, error) {
 		return Traffic{}, err
 	}
 	now := time.Now()
-	from, to, _ := provisioner.PeriodUnderWay(o, now)
-	to = now
+	from, _, _ := provisioner.PeriodUnderWay(o, now)
+	to := now
 	if q.From != "" {
 		if from, err = network.ParseDay("from", q.From); err != nil {
 			return Traffic{}, err

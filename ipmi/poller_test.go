@@ -271,5 +271,5 @@ func benchIpmitool(t *testing.T, target ipmi.Target) {
 		theirs += time.Since(begin)
 	}
 	fmt.Printf("bmc power status with login: %s, ipmitool %s\n", (ours / times).Round(time.Microsecond), (theirs / times).Round(time.Microsecond))
-	fmt.Printf("ratio bmc-power-status ipmitool %.3f\n", float64(ours)/float64(theirs))
+	fmt.Printf("ratio bmc-power-status ipmitool %.3f\n", float64(theirs)/float64(ours))
 }

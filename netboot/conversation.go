@@ -114,7 +114,7 @@ func (c *conversation) name() {
 // prober returns how a subnet is asked whether an address is in use.
 func (c *conversation) prober(n Subnet) func(context.Context, netip.Addr) (string, bool, error) {
 	return func(ctx context.Context, a netip.Addr) (string, bool, error) {
-		var by asker = c.echo
+		by := asker(c.echo)
 		for _, l := range c.links {
 			if l.ifname == n.Interface {
 				by = l.arp

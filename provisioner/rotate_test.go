@@ -88,7 +88,7 @@ func (v dyingVault) Promote(ctx context.Context, id, password string) error {
 }
 
 // rotates calls Rotate as one life of a server, and reports where it was killed.
-func (y *yard) rotates(id string) (err error, killed string) {
+func (y *yard) rotates(id string) (killed string, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			d, ok := p.(death)
@@ -98,7 +98,7 @@ func (y *yard) rotates(id string) (err error, killed string) {
 			killed = d.at
 		}
 	}()
-	return y.Rotate(y.t.Context(), id), ""
+	return "", y.Rotate(y.t.Context(), id)
 }
 
 // TestRotateCrash kills the server between any two steps of a change: at each moment a password on record logs in, and the next
@@ -113,7 +113,7 @@ func TestRotateCrash(t *testing.T) {
 			y.must(err)
 			a := &account{password: s.Current, dies: at}
 			y.Accounts, y.Vault = a, dyingVault{y.db, a}
-			if _, killed := y.rotates(m.ID); killed != at {
+			if killed, _ := y.rotates(m.ID); killed != at {
 				t.Fatalf("killed at %q", killed)
 			}
 			left, err := y.db.Secrets(t.Context(), m.ID)
@@ -127,7 +127,7 @@ func TestRotateCrash(t *testing.T) {
 			y.Engine.Power = y
 
 			before := a.password
-			if err, killed := y.rotates(m.ID); err != nil || killed != "" {
+			if killed, err := y.rotates(m.ID); err != nil || killed != "" {
 				t.Fatal(err, killed)
 			}
 			now, err := y.db.Secrets(t.Context(), m.ID)
@@ -177,7 +177,7 @@ func TestRotateRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a := c.account
 			y.Accounts, y.Vault = &a, y.db
-			err, _ := y.rotates(m.ID)
+			_, err := y.rotates(m.ID)
 			var me *machine.Error
 			if !errors.As(err, &me) || me.Code != machine.Unavailable || !strings.Contains(me.Message, c.text) || !strings.Contains(me.Message, "of n1") || me.Hint == "" {
 				t.Errorf("%v", err)
