@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -125,8 +126,32 @@ func (l *Lab) simulator(m host, b *bmc) (simulator, error) {
 		}
 		return &bmctest.OpenIPMI{Addr: addr(623), User: bmcUser, Password: b.password, Chassis: m.chassis(), Faults: b.faults, Log: log, Dir: dir, Start: l.startInBMCs, Console: m.tty().open}, nil
 	default:
-		return &bmctest.IPMI{Addr: addr(623), User: bmcUser, Password: b.password, Chassis: m.chassis(), Faults: b.faults, Log: log, Console: m.tty().open}, nil
+		sim := &bmctest.IPMI{Addr: addr(623), User: bmcUser, Password: b.password, Chassis: m.chassis(), Faults: b.faults, Log: log, Console: m.tty().open}
+		if p.InBand {
+			if err := inBand(sim, p); err != nil {
+				return nil, err
+			}
+		}
+		return sim, nil
 	}
+}
+
+// inBand gives a machine's own system a way to its BMC, which then says its address to it.
+func inBand(sim *bmctest.IPMI, p plan) error {
+	path := p.hostSocket()
+	if err := os.RemoveAll(path); err != nil { // one that was killed left it
+		return fmt.Errorf("clear socket of the host: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("make folder of the BMC: %w", err)
+	}
+	var err error
+	if sim.InBand, err = net.Listen("unix", path); err != nil {
+		return fmt.Errorf("listen for the host: %w", err)
+	}
+	sim.Board = bmctest.NewBoard()
+	sim.Board.SetLAN(ipmi.LAN{ID: "1", MAC: "52:54:00:bc" + p.provMAC[11:], Address: netip.PrefixFrom(p.bmcAddr, BMCNet.Bits()), Source: "static"})
+	return nil
 }
 
 // simDir is where the ipmi_sim of a machine has its files. It holds a socket, so its path is short.

@@ -54,6 +54,7 @@ type MachineConfig struct {
 	Firmware   machine.Firmware // bios
 	BMC        BMCKind          // ipmi
 	Simulated  bool             // no QEMU: see Simulated; its BMC is ipmi or redfish; false
+	InBand     bool             // its own system reaches its BMC, which is ipmi; QEMU; false
 	Unknown    bool             // not among the machines that Stock tells the server of: it is to be discovered; false
 	BootTime   time.Duration    // simulated: from power on to the first packet; 0
 	WriteTime  time.Duration    // simulated: how long an image takes to write; 0
@@ -130,7 +131,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.Machines = machines
 	sockets := []string{filepath.Join(c.Dir, controlSocket), filepath.Join(c.Dir, serverSocket)}
 	for _, m := range machines {
-		if m.BMC == OpenIPMI {
+		if m.BMC == OpenIPMI || m.InBand {
 			sockets = append(sockets, filepath.Join(simDir(c.Dir, m.Name), simSocket))
 		}
 	}
@@ -182,6 +183,8 @@ func (m MachineConfig) withDefaults() (MachineConfig, error) {
 		return wrong("BMC %q is none of ipmi, ipmi-sim, redfish", m.BMC)
 	case m.Simulated && m.BMC == OpenIPMI:
 		return wrong("a simulated machine does not stand behind ipmi_sim: choose ipmi or redfish")
+	case m.InBand && (m.Simulated || m.BMC != IPMI):
+		return wrong("a way from inside to the BMC is for QEMU machines with BMC ipmi")
 	case m.Bus != Virtio && m.Bus != NVMe:
 		return wrong("bus %q is neither virtio nor nvme", m.Bus)
 	case m.Cards < 0 || m.Cards > 8 || m.Absent < 0 || m.Absent > m.Cards:

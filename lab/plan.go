@@ -71,7 +71,10 @@ func (p plan) dataDisk() string   { return filepath.Join(p.dir, "data.img") }
 
 func (p plan) serialLog() string { return filepath.Join(p.dir, "serial.log") }
 func (p plan) qemuLog() string   { return filepath.Join(p.dir, "qemu.log") }
-func (p plan) vars() string      { return filepath.Join(p.dir, "efivars.fd") }
+func (p plan) hostSocket() string {
+	return filepath.Join(simDir(filepath.Dir(filepath.Dir(p.dir)), p.Name), "host.sock")
+}
+func (p plan) vars() string { return filepath.Join(p.dir, "efivars.fd") }
 
 // record is what an operator enrols: the machine as it was sold, absent cards included.
 func (p plan) record() machine.Machine {

@@ -77,6 +77,9 @@ func (p plan) arguments(accel []string, order []Device) []string {
 			"-drive", fmt.Sprintf("if=none,id=drive%d,format=raw,discard=unmap,detect-zeroes=unmap,cache=writeback,file=%s", i, option(d.file)),
 			"-device", fmt.Sprintf("%s,id=disk%d,drive=drive%d,addr=%#x,serial=%s%s", driver, i, i, 4+i, d.serial, boot))
 	}
+	if p.InBand {
+		args = append(args, "-chardev", "socket,id=ipmi0,reconnect=1,path="+option(p.hostSocket()), "-device", "ipmi-bmc-extern,id=bmc0,chardev=ipmi0", "-device", "isa-ipmi-kcs,bmc=bmc0")
+	}
 	if p.Cards > 0 {
 		// Cards come last on the bus, so that the absent ones are the last of the record.
 		args = append(args, fakecard.Args(p.Cards-p.Absent)...)

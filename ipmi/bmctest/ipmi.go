@@ -17,6 +17,7 @@ import (
 	"github.com/bougou/go-ipmi/pkg/handlers"
 	"github.com/bougou/go-ipmi/pkg/server"
 	"github.com/bougou/go-ipmi/pkg/types"
+	"github.com/bougou/go-ipmi/pkg/vmproto"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/bareyard/bareyard/ipmi"
@@ -33,7 +34,9 @@ type IPMI struct {
 	Log      *slog.Logger
 	// Console opens the host's serial port, once at a time; nil is a BMC without console.
 	Console func(ctx context.Context) (io.ReadWriteCloser, error)
-	Now     func() time.Time // the clock of the 60 s after which boot flags expire; nil is the real one
+	// InBand is where the host's own interface to the BMC connects, as QEMU's ipmi-bmc-extern does; nil is a host without one. Run closes it.
+	InBand net.Listener
+	Now    func() time.Time // the clock of the 60 s after which boot flags expire; nil is the real one
 
 	once  sync.Once
 	err   error
@@ -129,6 +132,11 @@ func (b *IPMI) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
 	defer stop()
 	g.Go(func() error { return b.front.run(ctx) })
+	if b.InBand != nil {
+		g.Go(func() error {
+			return serveInBand(ctx, vmproto.NewVMServer(b.bmc, vmproto.WithVMHandlerRegistry(reg)), b.InBand)
+		})
+	}
 	g.Go(func() error {
 		if err := srv.Serve(ctx); err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 			return fmt.Errorf("serve IPMI: %w", err)
@@ -136,6 +144,16 @@ func (b *IPMI) Run(ctx context.Context) error {
 		return nil
 	})
 	return g.Wait()
+}
+
+// serveInBand serves the host until ctx ends, and then returns nil.
+func serveInBand(ctx context.Context, srv *vmproto.VMServer, host net.Listener) error {
+	stop := context.AfterFunc(ctx, func() { _ = host.Close() })
+	defer stop()
+	if err := srv.Serve(ctx, host); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("serve host: %w", err)
+	}
+	return nil
 }
 
 // Target says how to reach this BMC. Call it after Listen.
