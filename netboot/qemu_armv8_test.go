@@ -23,7 +23,7 @@ func TestQEMUARM64(t *testing.T) {
 	const firmware = "/usr/share/AAVMF/AAVMF_CODE.fd"
 	for _, path := range []string{firmware, "/usr/bin/qemu-system-aarch64"} {
 		if _, err := os.Stat(path); err != nil {
-			t.Skipf("%v: install qemu-system-arm and qemu-efi-aarch64 to see arm64 firmware fetch its loader", err)
+			t.Fatalf("%v: install qemu-system-arm and qemu-efi-aarch64", err)
 		}
 	}
 	ns := tapNetwork(t, "tap0")
