@@ -25,14 +25,20 @@ const qmpFD = 3
 const serialFD = 4
 
 // acceleration returns QEMU's options for the processor. Without KVM one virtual processor is as fast as two, and the
-// translator's cache, which counts as memory of the machine, is kept small.
+// translator's cache, which counts as memory of the machine, is kept small. BAREYARD_ACCEL=tcg leaves a KVM alone that is there
+// and does not work, as on hosts that are guests themselves.
 func acceleration() []string {
+	if os.Getenv("BAREYARD_ACCEL") == "tcg" {
+		return tcg()
+	}
 	if f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0); err == nil {
 		f.Close()
 		return []string{"-accel", "kvm", "-cpu", "host"}
 	}
-	return []string{"-accel", "tcg,thread=multi,tb-size=128", "-cpu", "max"}
+	return tcg()
 }
+
+func tcg() []string { return []string{"-accel", "tcg,thread=multi,tb-size=128", "-cpu", "max"} }
 
 // arguments builds QEMU's command line for a machine that boots in the given order. Slots on the PCI bus are fixed, so that
 // an installed system finds its ports under the same names whatever else is plugged in.

@@ -186,7 +186,7 @@ func Describe(inv machine.Inventory) string {
 		add("%s", s)
 	}
 	if inv.Cores > 0 {
-		add("%d cores", inv.Cores)
+		add("%s", plural(inv.Cores, "core"))
 	}
 	if inv.Memory > 0 {
 		add("%s memory", bytesText(inv.Memory))

@@ -39,21 +39,42 @@ func (m *machineDiscovered) Run(ctx context.Context, t *terminal) error {
 			fmt.Fprintln(w, "ID\tMAC\tMODEL\tSERIAL\tCORES\tMEMORY\tDISKS\tCARDS\tSWITCH\tBMC\tCLASS\tSEEN\tNOTE")
 			for _, f := range list {
 				inv := f.Inventory
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", f.ID, f.MAC, dash(inv.System.Model), dash(inv.Hardware.Serial), inv.Cores, gib(inv.Memory),
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", f.ID, f.MAC, dash(inv.System.Model), dash(inv.Hardware.Serial), inv.Cores, memoryText(inv.Memory),
 					diskSum(inv.Hardware.Disks), cardSum(inv.Hardware.Accelerators), dash(neighbourOf(inv, f.MAC)), dash(bmcOf(inv)), dash(bestClass(f)), ago(f.LastSeen), dash(note(f)))
 			}
 		})
 	})
 }
 
-func gib(n int64) string { return fmt.Sprintf("%.0f GiB", float64(n)/(1<<30)) }
+func memoryText(n int64) string {
+	if n < 1<<30 {
+		return fmt.Sprintf("%d MiB", n>>20)
+	}
+	return fmt.Sprintf("%.0f GiB", float64(n)/(1<<30))
+}
+
+// diskText is a size as disks are sold: in powers of ten.
+func diskText(n int64) string {
+	if n < 1e12 {
+		return fmt.Sprintf("%.1f GB", float64(n)/1e9)
+	}
+	return fmt.Sprintf("%.1f TB", float64(n)/1e12)
+}
+
+// count is a number with its noun.
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
 
 func diskSum(disks []machine.Disk) string {
 	var total int64
 	for _, d := range disks {
 		total += d.Size
 	}
-	return fmt.Sprintf("%d, %.1f TB", len(disks), float64(total)/1e12)
+	return fmt.Sprintf("%d, %s", len(disks), diskText(total))
 }
 
 // cardSum counts cards by kind, in the order in which they are on the bus.
@@ -136,15 +157,15 @@ func showFound(w io.Writer, f machine.Found) {
 			fmt.Fprintf(w, "%s\t%s\n", key, s)
 		}
 	}
-	line("discovered", "%s, by port %s, last %s, %d times", f.ID, f.MAC, f.LastSeen.Local().Format("2006-01-02 15:04:05"), f.Times)
+	line("discovered", "%s, by port %s, last %s, seen %s", f.ID, f.MAC, f.LastSeen.Local().Format("2006-01-02 15:04:05"), count(f.Times, "time"))
 	line("note", "%s", note(f))
 	line("system", "%s %s", inv.System.Vendor, inv.System.Model)
 	line("board", "%s", inv.System.Board)
 	line("UUID", "%s", inv.Hardware.UUID)
 	line("serial", "%s", inv.Hardware.Serial)
 	line("firmware", "%s %s %s %s", inv.Firmware, inv.System.BIOSVendor, inv.System.BIOSVersion, inv.System.BIOSDate)
-	line("CPU", "%s, %d cores in %d sockets", inv.CPU, inv.Cores, max(inv.Sockets, 1))
-	line("memory", "%s", gib(inv.Memory))
+	line("CPU", "%s, %s in %s", inv.CPU, count(inv.Cores, "core"), count(max(inv.Sockets, 1), "socket"))
+	line("memory", "%s", memoryText(inv.Memory))
 	if b := inv.BMC; b != nil {
 		line("BMC", "%s %s, firmware %s, IPMI %s", dash(b.Address), b.MAC, dash(b.Firmware), dash(b.IPMI))
 	} else {
@@ -154,7 +175,7 @@ func showFound(w io.Writer, f machine.Found) {
 		line("port", "%s", portText(p))
 	}
 	for _, d := range inv.Hardware.Disks {
-		line("disk", "%s %.1f GB %s", dash(d.Serial), float64(d.Size)/1e9, driveText(inv, d))
+		line("disk", "%s %s %s", dash(d.Serial), diskText(d.Size), driveText(inv, d))
 	}
 	for _, a := range inv.Hardware.Accelerators {
 		line("card", "%s %s:%s%s", a.Slot, a.Vendor, a.Device, subsystem(inv, a))

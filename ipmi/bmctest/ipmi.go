@@ -89,7 +89,7 @@ func (b *IPMI) listen() error {
 		_ = udp.Close()
 		return err
 	}
-	b.bmc = bmc.New(bmc.DeviceInfo{DeviceID: 0x20, DeviceRevision: 1, FirmwareMajor: 1, FirmwareMinor: 0x11, IPMIVersion: 0x20, AdditionalDeviceSupport: 0x81},
+	b.bmc = bmc.New(bmc.DeviceInfo{DeviceID: 0x20, DeviceRevision: 1, FirmwareMajor: 1, FirmwareMinor: 0x11, IPMIVersion: 0x02, AdditionalDeviceSupport: 0x81},
 		guid, hardware{parts, boardStore{b.Board, inventory}}, bmc.WithV15Disabled())
 	b.bmc.Users = bmc.NewUserStore(bmc.WithMaxUsers(userSlots))
 	if err := b.bmc.Users.Update(1, func(u *bmc.User) error { u.Enabled = false; return nil }); err != nil {
