@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -13,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/bareyard/bareyard/machine"
 	"github.com/rogpeppe/go-internal/testscript"
@@ -35,6 +38,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"code": expectCode,
 			"hold": holdPort,
+			"sql":  runSQL,
 		},
 	})
 }
@@ -76,6 +80,24 @@ func holdPort(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	ts.Defer(func() { l.Close() })
 	ts.Setenv(args[0], l.Addr().String())
+}
+
+// runSQL runs "sql FILE" in the database of the server whose data folder is data: what no command can bring about, because a machine
+// would have to boot.
+func runSQL(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: sql FILE")
+	}
+	lines := strings.Split(ts.ReadFile("data/postgres/data/postmaster.pid"), "\n")
+	if len(lines) < 5 {
+		ts.Fatalf("no socket in postmaster.pid")
+	}
+	u := url.URL{Scheme: "postgres", Path: "/bareyard", RawQuery: url.Values{"host": {lines[4]}, "user": {"bareyard"}, "sslmode": {"disable"}}.Encode()}
+	conn, err := pgx.Connect(context.Background(), u.String())
+	ts.Check(err)
+	defer conn.Close(context.Background())
+	_, err = conn.Exec(context.Background(), ts.ReadFile(args[0]))
+	ts.Check(err)
 }
 
 func TestExitCodes(t *testing.T) {
