@@ -125,29 +125,30 @@ func (r *replay) serve(c net.Conn) {
 	}
 	defer func() { _ = conn.Close() }()
 	go ssh.DiscardRequests(requests) // ends with the connection
-	for n := range channels {
-		ch, requests, err := n.Accept()
-		if err != nil {
-			return
-		}
-		go func() { // ends with the channel
-			for q := range requests {
-				_ = q.Reply(q.Type == "pty-req" || q.Type == "shell", nil)
-			}
-		}()
-		r.mu.Lock()
-		if len(r.sessions) == 0 {
-			r.problems = append(r.problems, "a session more than was expected")
-			r.mu.Unlock()
-			return
-		}
-		steps := r.sessions[0]
-		r.sessions = r.sessions[1:]
-		r.mu.Unlock()
-		r.play(ch, steps)
-		_ = ch.Close()
+	n, ok := <-channels              // a switch has one session a login
+	if !ok {
 		return
 	}
+	ch, requests, err := n.Accept()
+	if err != nil {
+		return
+	}
+	go func() { // ends with the channel
+		for q := range requests {
+			_ = q.Reply(q.Type == "pty-req" || q.Type == "shell", nil)
+		}
+	}()
+	r.mu.Lock()
+	if len(r.sessions) == 0 {
+		r.problems = append(r.problems, "a session more than was expected")
+		r.mu.Unlock()
+		return
+	}
+	steps := r.sessions[0]
+	r.sessions = r.sessions[1:]
+	r.mu.Unlock()
+	r.play(ch, steps)
+	_ = ch.Close()
 }
 
 // play echoes what is typed and answers with what the transcript says.
