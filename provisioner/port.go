@@ -10,8 +10,8 @@ import (
 	"github.com/bareyard/bareyard/network"
 )
 
-// PublicPort is what the edge must carry for a machine in an order's hands. As long as the provisioning port is open nothing
-// passes: nobody may be in the machine while it can reach the provisioning network.
+// PublicPort is what the edge must carry for a machine in an order's hands. Until the machine is handed over nothing passes:
+// nobody may be in it while it can reach the provisioning network, and that its port is to be shut does not mean that it is.
 func PublicPort(m machine.Machine, o machine.Order) network.Port {
 	nic, _ := m.Hardware.NICByRole(machine.PublicNIC)
 	rates := Acting(o)
@@ -26,7 +26,7 @@ func PublicPort(m machine.Machine, o machine.Order) network.Port {
 	if !o.Network.BlackholeUntil.IsZero() {
 		p.Mode, p.Until, p.Then = network.Blackhole, o.Network.BlackholeUntil, p.Mode
 	}
-	if m.PortOpen {
+	if m.PortOpen || m.State == machine.Provisioning {
 		p.Mode, p.Until, p.Then = network.Off, time.Time{}, ""
 	}
 	return p

@@ -130,10 +130,11 @@ func (e *Engine) await(ctx context.Context, w *Work, failure error) error {
 func (e *Engine) carryOut(ctx context.Context, m machine.Machine, j machine.Job, o *machine.Order) error {
 	switch j.Step {
 	case machine.StepIsolate:
-		if err := e.Edge.Apply(ctx, nil, []string{m.ID}); err != nil {
-			return fmt.Errorf("withdraw public address: %w", err)
+		err := e.Edge.Apply(ctx, nil, []string{m.ID})
+		if err != nil {
+			err = fmt.Errorf("withdraw public address: %w", err)
 		}
-		return e.closePorts(ctx, m)
+		return errors.Join(err, e.closePorts(ctx, m)) // that one waits for somebody must not leave the other open
 	case machine.StepPowerOff, machine.StepShutDown:
 		return e.bmc(ctx, m, func(t ipmi.Target) error { return e.Power.SetPower(ctx, t, ipmi.OpOff) })
 	case machine.StepNextBoot:
@@ -190,7 +191,8 @@ func (e *Engine) carryOut(ctx context.Context, m machine.Machine, j machine.Job,
 		if o == nil || !m.Public {
 			return errors.New("hand over: no order holds the machine")
 		}
-		return e.Edge.Apply(ctx, []network.Port{PublicPort(m, *o)}, nil) // the customer gets in now, and not before
+		m.State = machine.Active // the port is known to be shut: the customer gets in now, and not before
+		return e.Edge.Apply(ctx, []network.Port{PublicPort(m, *o)}, nil)
 	case machine.StepRelease:
 		return e.closePorts(ctx, m) // the rest is in the transition
 	}
@@ -254,8 +256,10 @@ func (e *Engine) actFence(ctx context.Context, machineID string) error {
 func (e *Engine) conclude(ctx context.Context, w *Work) error {
 	switch w.Job.Kind {
 	case machine.ProvisionJob:
+		w.port() // whoever repaired the edge between the step and this has shut it again
 		return handOver(w)
 	case machine.ReinstallJob:
+		w.port()
 		w.Order.Image, w.Order.ImageDigest = w.Job.Image, w.Job.ImageDigest
 		w.Machine.Reason = ""
 		return w.machineEvent(machine.HandOver, "reinstalled with %s", w.Job.Image)

@@ -23,11 +23,12 @@ type config struct {
 	APIListen   string `yaml:"api_listen"`   // host:port of the HTTPS API and console
 	Socket      string `yaml:"socket"`       // unix socket for operators on this machine
 
-	Boot  bootConfig       `yaml:"boot"`
-	Edge  edgeConfig       `yaml:"edge"`
-	Edges []siteEdgeConfig `yaml:"edges"` // of sites that have one of their own
-	Ports portsConfig      `yaml:"ports"`
-	BMC   bmcConfig        `yaml:"bmc"`
+	Boot     bootConfig       `yaml:"boot"`
+	Edge     edgeConfig       `yaml:"edge"`
+	Edges    []siteEdgeConfig `yaml:"edges"` // of sites that have one of their own
+	Ports    portsConfig      `yaml:"ports"`
+	Switches []switchConfig   `yaml:"switches"` // to which machines are wired
+	BMC      bmcConfig        `yaml:"bmc"`
 
 	RDNS    rdnsConfig    `yaml:"rdns"`
 	Traffic trafficConfig `yaml:"traffic"`
@@ -99,6 +100,7 @@ func (c *config) fill(folder string) {
 	c.Traffic.HourDays = cmp.Or(c.Traffic.HourDays, 800)
 	c.BMC.fill()
 	c.Console.fill()
+	c.fillSwitches(folder)
 	for _, p := range []struct {
 		path     *string
 		standard string
@@ -159,6 +161,9 @@ func (c *config) problem() (key, problem, hint string) {
 		return key, problem, hint
 	}
 	if key, problem, hint := c.Traffic.problem(); problem != "" {
+		return key, problem, hint
+	}
+	if key, problem, hint := c.switchesProblem(); problem != "" {
 		return key, problem, hint
 	}
 	return c.edgesProblem()

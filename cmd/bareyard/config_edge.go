@@ -15,6 +15,7 @@ import (
 
 // edgeConfig is what carries public addresses: a Linux box, this one or another. Without an uplink or an address none is driven.
 type edgeConfig struct {
+	Driver   string         `yaml:"driver"`  // manual: people do its work; else it follows from what else there is
 	Name     string         `yaml:"name"`    // of an edge on another box, as in its credentials
 	Address  string         `yaml:"address"` // where that box listens, host:port
 	Netns    string         `yaml:"netns"`   // name as in `ip netns`; empty is our own
@@ -128,8 +129,16 @@ func (c *config) edgesProblem() (key, problem, hint string) {
 	return "", "", ""
 }
 
+func (e *edgeConfig) fill(folder string) {
+	for i, n := range e.BGP.Neighbors {
+		if n.PasswordFile != "" {
+			e.BGP.Neighbors[i].PasswordFile = absolute(folder, n.PasswordFile)
+		}
+	}
+}
+
 func (e *edgeConfig) driven() bool {
-	return e.Uplink != "" || e.Downlink != "" || e.Address != "" || e.Name != ""
+	return e.Uplink != "" || e.Downlink != "" || e.Address != "" || e.Name != "" || e.Driver != ""
 }
 
 func (e *edgeConfig) problem(at string) (key, problem, hint string) {
@@ -137,6 +146,9 @@ func (e *edgeConfig) problem(at string) (key, problem, hint string) {
 		if p != p.Masked() {
 			return fmt.Sprintf("%s.deny[%d]", at, i), fmt.Sprintf("%s has host bits", p), fmt.Sprintf("did you mean %s?", p.Masked())
 		}
+	}
+	if e.Driver != "" {
+		return e.driverProblem(at)
 	}
 	if e.Address != "" || e.Name != "" {
 		return e.remoteProblem(at)
@@ -153,6 +165,16 @@ func (e *edgeConfig) problem(at string) (key, problem, hint string) {
 		return at + ".downlink", "is the same device as the uplink", "give the edge one device per side"
 	}
 	return e.BGP.problem(at+".bgp", e.Downlink)
+}
+
+func (e *edgeConfig) driverProblem(at string) (key, problem, hint string) {
+	if e.Driver != manualDialect {
+		return at + ".driver", fmt.Sprintf("%q is no driver", e.Driver), "write manual for an edge whose work people do; leave it out for a Linux box, this one or another"
+	}
+	if e.Uplink != "" || e.Downlink != "" || e.Address != "" || e.Name != "" || e.BGP.ASN != 0 || e.Capacity != 0 {
+		return at + ".driver", "is manual, beside what a program would drive", "keep the one or the other"
+	}
+	return "", "", ""
 }
 
 func (e *edgeConfig) remoteProblem(at string) (key, problem, hint string) {

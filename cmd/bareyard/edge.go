@@ -71,6 +71,7 @@ func parseEdgeConfig(file string, text []byte) (edgeBoxConfig, error) {
 	c.Listen = cmp.Or(c.Listen, ":8444")
 	c.Credentials = absolute(folder, cmp.Or(c.Credentials, "/etc/bareyard/edge.pem"))
 	c.Memory = absolute(folder, cmp.Or(c.Memory, "/var/lib/bareyard/edge.json"))
+	c.Edge.fill(folder)
 	c.Repair = cmp.Or(c.Repair, duration(10*time.Second))
 	c.LogLevel, c.LogFormat = cmp.Or(c.LogLevel, "info"), cmp.Or(c.LogFormat, "text")
 	if key, problem, hint := c.problem(); problem != "" {
@@ -95,6 +96,9 @@ func (c *edgeBoxConfig) problem() (key, problem, hint string) {
 	}
 	if !slices.Contains([]string{"text", "json"}, c.LogFormat) {
 		return "log_format", fmt.Sprintf("%q is no format", c.LogFormat), "text or json"
+	}
+	if c.Edge.Driver != "" {
+		return "edge.driver", "is for servers", "this box does its work by itself"
 	}
 	if c.Edge.Address != "" || c.Edge.Name != "" {
 		return "edge.address", "is for servers", "say where this box listens with listen"

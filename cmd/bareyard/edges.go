@@ -23,8 +23,12 @@ import (
 // newEdge returns what carries the public addresses: one edge for all sites, one for each, or none. What runs beside it is started in
 // the group.
 func newEdge(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.DB, authority *authority, log *slog.Logger) (network.Edge, error) {
+	all := cfg
 	open := func(cfg edgeConfig) (network.Edge, error) {
-		if cfg.Address == "" {
+		switch {
+		case cfg.Driver == manualDialect:
+			return byHand(all, db), nil
+		case cfg.Address == "":
 			return openLinux(ctx, group, cfg, log)
 		}
 		cert, err := authority.issueDialler(time.Now())
@@ -45,11 +49,11 @@ func newEdge(ctx context.Context, group *errgroup.Group, cfg config, db *postgre
 		}
 		return m.Site, err
 	}}
-	all := cfg.Edges
+	list := cfg.Edges
 	if cfg.Edge.driven() {
-		all = append([]siteEdgeConfig{{Edge: cfg.Edge}}, all...)
+		list = append([]siteEdgeConfig{{Edge: cfg.Edge}}, list...)
 	}
-	for _, e := range all {
+	for _, e := range list {
 		edge, err := open(e.Edge)
 		if err != nil {
 			return nil, err

@@ -25,7 +25,6 @@ import (
 	"github.com/bareyard/bareyard/machine"
 	"github.com/bareyard/bareyard/netboot"
 	"github.com/bareyard/bareyard/network"
-	"github.com/bareyard/bareyard/network/bridgeport"
 	"github.com/bareyard/bareyard/postgres"
 	"github.com/bareyard/bareyard/provisioner"
 )
@@ -241,6 +240,10 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 
 // newEngine joins the engine to what answers its seams.
 func newEngine(cfg config, db *postgres.DB, log *slog.Logger, ca string, edge network.Edge) (*provisioner.Engine, error) {
+	ports, err := newPorts(cfg, db)
+	if err != nil {
+		return nil, err
+	}
 	_, port, err := net.SplitHostPort(cfg.APIListen)
 	if err != nil {
 		return nil, fmt.Errorf("read api_listen: %w", err)
@@ -251,7 +254,7 @@ func newEngine(cfg config, db *postgres.DB, log *slog.Logger, ca string, edge ne
 		Power: bmcs, Accounts: bmcs, Memory: bmcs, Certificates: bmcs, Serial: bmcs,
 		Discovery: cfg.Boot.Discovery, Inbox: db, Visits: db, List: db, Identify: bmcs, Boots: db,
 		SeenWithin: time.Duration(cfg.BMC.SeenWithin),
-		Edge:       edge, Ports: &bridgeport.Driver{Netns: cfg.Ports.Netns},
+		Edge:       edge, Ports: ports,
 		Agents:   "https://" + net.JoinHostPort(cfg.Boot.Address.String(), port),
 		Images:   fmt.Sprintf("http://%s/images", net.JoinHostPort(cfg.Boot.Address.String(), strconv.Itoa(int(cfg.Boot.HTTPPort)))),
 		CA:       ca,

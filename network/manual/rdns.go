@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/bareyard/bareyard/machine"
 	"github.com/bareyard/bareyard/network"
 )
 
@@ -27,20 +26,5 @@ func (n Names) SetPTR(ctx context.Context, addr netip.Addr, name string) error {
 		t.Steps = []string{fmt.Sprintf("on the name server, set the record: %s PTR %s.", network.ReverseName(addr), name)}
 		t.Check = fmt.Sprintf("dig -x %s +short prints %s.", addr, name)
 	}
-	latest, err := n.Tasks.Latest(ctx, rdnsKind)
-	if err != nil {
-		return err
-	}
-	switch last := latest[t.Subject]; {
-	case last.ID == t.ID && last.State == network.TaskDone:
-		return nil
-	case last.ID == t.ID && last.State == network.TaskRefused:
-		return &machine.Error{Code: machine.Unavailable, Message: fmt.Sprintf("task %s was refused: %s", t.ID, last.Note), Hint: "ask the operator"}
-	case last.ID == t.ID && last.State == network.TaskOpen:
-		return fmt.Errorf("task %s: %w", t.ID, network.ErrPending)
-	}
-	if err := n.Tasks.Open(ctx, t); err != nil {
-		return err
-	}
-	return fmt.Errorf("task %s: %w", t.ID, network.ErrPending)
+	return ask(ctx, n.Tasks, t)
 }
