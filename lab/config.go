@@ -75,6 +75,7 @@ type ServerConfig struct {
 	RAMDisk    string         // build/ramdisk/ramdisk.cpio.zst
 	KernelArgs string         // more arguments for the RAM disk's kernel; console on the serial port
 	Validator  string         // bin/bareyard-validate
+	Record     string         // kept of each job's console, e.g. 1MiB; nothing
 	Discovery  bool           // look at machines that nobody has enrolled; false
 	Extra      map[string]any // more keys of the server's configuration; these win
 	Env        []string       // more variables of its environment, NAME=value

@@ -88,6 +88,9 @@ func serverConfig(c Config) ([]byte, error) {
 		},
 		"ports": map[string]any{"netns": n.Netns(Fabric)},
 	}
+	if c.Server.Record != "" {
+		settings["console"] = map[string]any{"record": c.Server.Record}
+	}
 	if boot, ok := settings["boot"].(map[string]any); ok && c.Server.Discovery {
 		boot["range"], boot["discovery"] = strangerRange, true
 	}

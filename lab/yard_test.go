@@ -86,9 +86,13 @@ func newYard(t *testing.T, suffix string, change func([]Record), machines ...Mac
 		machines[i].Simulated = true
 		discovery = discovery || machines[i].Unknown
 	}
+	record := ""
+	if t.Name() == "TestConsole" { // elsewhere servers are killed so often that their sessions would fill the BMCs
+		record = "1MiB"
+	}
 	nothing := os.Args[0] // a simulated machine loads no kernel
 	cfg := Config{Name: testName(t, suffix), Dir: dir, Machines: machines, Server: &ServerConfig{
-		Binary: binary, Kernel: nothing, RAMDisk: nothing, Validator: nothing, Discovery: discovery, Restart: 10 * time.Millisecond,
+		Binary: binary, Kernel: nothing, RAMDisk: nothing, Validator: nothing, Record: record, Discovery: discovery, Restart: 10 * time.Millisecond,
 		Env: []string{"BAREYARD_CRASH_FILE=" + filepath.Join(dir, crashFile)}}}
 	l, err := Start(t.Context(), cfg)
 	if err != nil {
