@@ -141,7 +141,8 @@ func TestEdgeBox(t *testing.T) {
 	b.start()
 	for range 6 {
 		var asked []network.Port
-		kill := time.AfterFunc(time.Duration(20+r.IntN(250))*time.Millisecond, b.kill)
+		process := b.cmd.Process
+		kill := time.AfterFunc(time.Duration(20+r.IntN(250))*time.Millisecond, func() { _ = process.Kill() })
 		for {
 			asked = edgePorts(r)
 			have, err := b.client.Read(t.Context())

@@ -42,6 +42,12 @@ func (p *pages) write(ctx context.Context, batch []trace.Line) error {
 	return nil
 }
 
+func (p *pages) fail(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.err = err
+}
+
 // TestRecorder: lines are written in their order, in few batches, and all of them when the server stops.
 func TestRecorder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -54,6 +60,7 @@ func TestRecorder(t *testing.T) {
 			r.note(trace.Line{At: time.Now(), MAC: "m", Proto: trace.HTTP, Asked: fmt.Sprint(i)})
 		}
 		time.Sleep(5 * time.Second)
+		synctest.Wait()
 		if p.calls > 4 || len(p.lines) != 1200 || p.lines[1199].Asked != "1199" || p.lines[0].Node != "server-1" {
 			t.Errorf("%d lines in %d batches", len(p.lines), p.calls)
 		}
@@ -61,6 +68,7 @@ func TestRecorder(t *testing.T) {
 			r.note(trace.Line{MAC: "m", Proto: trace.HTTP, File: "/images/chunk/x", Asked: "x", Outcome: trace.Answered, Bytes: 10})
 		}
 		time.Sleep(time.Second)
+		synctest.Wait()
 		if last := p.lines[len(p.lines)-1]; len(p.lines) != 1201 || last.Times != 5000 || last.Bytes != 50_000 {
 			t.Errorf("chunks: %d lines, the last %+v", len(p.lines), last)
 		}
@@ -89,17 +97,21 @@ func TestRecorderNeverWaits(t *testing.T) {
 			t.Errorf("noting waited for %s", d)
 		}
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		close(p.block)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if len(p.lines) == 0 || len(p.lines) > recorderHolds || !strings.Contains(log.String(), "boot traces have gaps") {
 			t.Errorf("%d lines were written; log:\n%s", len(p.lines), log.String())
 		}
-		p.err = errors.New("the database is away")
+		p.fail(errors.New("the database is away"))
 		r.note(trace.Line{MAC: "m", Asked: "x"})
 		time.Sleep(time.Second)
-		p.err = nil
+		synctest.Wait()
+		p.fail(nil)
 		r.note(trace.Line{MAC: "m", Asked: "afterwards"})
 		time.Sleep(time.Second)
+		synctest.Wait()
 		if p.lines[len(p.lines)-1].Asked != "afterwards" || !strings.Contains(log.String(), "the database is away") {
 			t.Error("it does not go on after an error")
 		}
