@@ -79,9 +79,21 @@ type CardResult struct {
 	Card     *Card    `json:"card,omitempty"`     // nil: unknown to the driver
 }
 
+// Subject is which machine a report is of, as the server that kept it knows it. A report that a person made by hand has none.
+type Subject struct {
+	Report  string `json:"report,omitempty"`  // the report's own id
+	Machine string `json:"machine,omitempty"` // id
+	Name    string `json:"name,omitempty"`
+	Serial  string `json:"serial,omitempty"` // SMBIOS serial number
+	Class   string `json:"class,omitempty"`
+	Order   string `json:"order,omitempty"`
+	Job     string `json:"job,omitempty"`
+}
+
 // Report is the result of validation.
 type Report struct {
 	Schema  string       `json:"schema"`
+	Subject Subject      `json:"subject,omitzero"`
 	Taken   time.Time    `json:"taken"`
 	Outcome Outcome      `json:"outcome"`
 	Rules   string       `json:"rules"` // version of the fault tables that judged

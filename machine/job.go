@@ -82,7 +82,9 @@ type Job struct {
 	WipeData    bool   `json:"wipe_data"` // data disks too: a new customer, or asked for in as many words
 
 	Progress Progress        `json:"progress"`
-	Result   json.RawMessage `json:"result,omitempty"` // the validation report, once there
+	Result   json.RawMessage `json:"result,omitempty"`     // the validation report, once there
+	Finding  string          `json:"finding,omitempty"`    // why the machine must not go into stock at the end of the job, in words
+	From     State           `json:"comes_from,omitempty"` // examine and trial jobs: the state to which the machine goes back
 	Started  time.Time       `json:"started"`
 	StepAt   time.Time       `json:"step_at"`  // when the step began
 	SeenAt   time.Time       `json:"seen_at"`  // last sign of life from whoever does the step

@@ -172,6 +172,11 @@ func (db *DB) write(ctx context.Context, tx pgx.Tx, w *provisioner.Work) error {
 			return fmt.Errorf("write charge: %w", err)
 		}
 	}
+	for _, k := range w.Kept {
+		if err := keepReport(ctx, tx, k, w.Now); err != nil {
+			return err
+		}
+	}
 	for _, ev := range w.Events {
 		if _, err := tx.Exec(ctx, `INSERT INTO event (at, kind, machine_id, order_id, job_id, attempt, step, text) VALUES ($1,$2,$3,$4,$5,$6,$7,$8)`,
 			ev.At, ev.Kind, ev.MachineID, ev.OrderID, ev.JobID, ev.Attempt, ev.Step, ev.Text); err != nil {

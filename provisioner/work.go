@@ -27,6 +27,7 @@ type Work struct {
 	Unsee   bool         // the machine is about to be switched on: what was seen of it before does not count
 	Spend   []Ticket     // nonces and tokens to write
 	Charges []Charge
+	Kept    []Kept // validation reports to keep
 }
 
 // Stock picks machines and addresses inside the transaction, so that no two orders get the same one.

@@ -1,0 +1,181 @@
+package postgres
+
+import (
+	"context"
+	"crypto/ed25519"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/bareyard/bareyard/accelerator/document"
+	"github.com/bareyard/bareyard/provisioner"
+)
+
+const verdictColumns = `r.id, r.machine_id, r.order_id, r.job_id, r.run_id, r.class, r.plan, r.taken, r.kept, r.outcome, r.blocks, r.reason, r.cards, r.checks, r.key`
+
+// KeepReport implements provisioner.Reports.
+func (db *DB) KeepReport(ctx context.Context, k provisioner.Kept) error {
+	return pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
+		now := time.Now()
+		if err := tx.QueryRow(ctx, `SELECT now()`).Scan(&now); err != nil {
+			return fmt.Errorf("keep report: %w", err)
+		}
+		return keepReport(ctx, tx, k, now)
+	})
+}
+
+// keepReport writes a report with what is looked up in it: cards, rates, and where the cards are now.
+func keepReport(ctx context.Context, tx pgx.Tx, k provisioner.Kept, now time.Time) error {
+	tag, err := tx.Exec(ctx, `INSERT INTO report (id, machine_id, order_id, job_id, run_id, class, plan, taken, kept, outcome, blocks, reason, cards, checks, key, body)
+		VALUES ($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16) ON CONFLICT (id) DO NOTHING`,
+		k.ID, k.MachineID, k.OrderID, k.JobID, k.RunID, k.Class, k.Plan, k.Taken, now, k.Outcome, k.Blocks, k.Reason, k.Cards, k.Checks, k.Key, k.Body)
+	if err != nil {
+		return fmt.Errorf("keep report: %w", err)
+	}
+	if tag.RowsAffected() == 0 {
+		return nil
+	}
+	batch := &pgx.Batch{}
+	serials, models := map[string]string{}, map[string]string{}
+	for _, c := range k.Report.Cards {
+		if c.Slot == "" || c.PCI == nil {
+			continue
+		}
+		serial := provisioner.CardSerial(c)
+		serials[c.Slot], models[c.Slot] = serial, c.PCI.ID()
+		var name, firmware string
+		if c.Card != nil {
+			name, firmware = c.Card.Name.Value, c.Card.VBIOS.Value
+		}
+		batch.Queue(`INSERT INTO report_card (report_id, slot, serial, model, name, firmware, outcome, problems) VALUES ($1,$2,$3,$4,$5,$6,$7,$8)`,
+			k.ID, c.Slot, serial, c.PCI.ID(), name, firmware, c.Outcome, append([]string{}, c.Problems...))
+	}
+	for _, l := range k.Report.Loads {
+		if l.Slot == "" || l.Peer != "" || l.Fault != nil || l.Errors > 0 || !l.Rate.Known() || l.Rate.Value <= 0 || models[l.Slot] == "" {
+			continue
+		}
+		batch.Queue(`INSERT INTO report_rate (report_id, slot, serial, model, test, tool, version, unit, value) VALUES ($1,$2,$3,$4,$5,$6,$7,$8,$9) ON CONFLICT DO NOTHING`,
+			k.ID, l.Slot, serials[l.Slot], models[l.Slot], l.Test, l.Tool, l.Version, l.Rate.Unit, l.Rate.Value)
+	}
+	strays := map[string]bool{}
+	for _, s := range k.Strays {
+		strays[s] = true
+	}
+	for slot, serial := range serials {
+		if serial == "" || strays[serial] {
+			continue
+		}
+		batch.Queue(`INSERT INTO card AS c (serial, machine_id, slot, model, report_id, order_id, first_seen, last_seen) VALUES ($1,$2,$3,$4,$5,$6,$7,$7)
+			ON CONFLICT (serial) DO UPDATE SET slot = $3, model = $4, report_id = $5, order_id = $6, last_seen = $7 WHERE c.machine_id = $2`,
+			serial, k.MachineID, slot, models[slot], k.ID, k.OrderID, now)
+	}
+	batch.Queue(`UPDATE machine SET examined = $2 WHERE id = $1`, k.MachineID, now)
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("keep what report %s holds: %w", k.ID, err)
+	}
+	return nil
+}
+
+// Reports implements provisioner.Reports.
+func (db *DB) Reports(ctx context.Context, f provisioner.ReportFilter) ([]provisioner.Verdict, error) {
+	limit := f.Limit
+	if limit <= 0 {
+		limit = 100
+	}
+	rows, err := db.pool.Query(ctx, `SELECT `+verdictColumns+` FROM report r WHERE ($1 = '' OR machine_id = $1) AND ($2 = '' OR order_id = $2)
+		AND ($3 = '' OR run_id = $3) AND ($4 = '' OR class = $4) AND ($5 = '' OR plan = $5) ORDER BY kept DESC, id LIMIT $6`,
+		f.MachineID, f.OrderID, f.RunID, f.Class, string(f.Plan), limit)
+	return collect[provisioner.Verdict](rows, err, "list reports")
+}
+
+// Report implements provisioner.Reports.
+func (db *DB) Report(ctx context.Context, id string) (provisioner.Kept, error) {
+	k, err := oneReport(ctx, db.pool, `WHERE r.id = $1`, id)
+	if isNoRows(err) {
+		return k, notFound("report", id)
+	}
+	if err != nil {
+		return k, fmt.Errorf("read report: %w", err)
+	}
+	return k, nil
+}
+
+func oneReport(ctx context.Context, q querier, where string, args ...any) (k provisioner.Kept, err error) {
+	v := &k.Verdict
+	err = q.QueryRow(ctx, `SELECT `+verdictColumns+`, r.body FROM report r `+where, args...).Scan(&v.ID, &v.MachineID, &v.OrderID, &v.JobID, &v.RunID, &v.Class, &v.Plan, &v.Taken, &v.Kept,
+		&v.Outcome, &v.Blocks, &v.Reason, &v.Cards, &v.Checks, &v.Key, &k.Body)
+	if err == nil {
+		k.Report, err = provisioner.OpenReport(k.Body)
+	}
+	return k, err
+}
+
+// HandOver implements provisioner.Reports.
+func (db *DB) HandOver(ctx context.Context, orderID, machineID string) (provisioner.Kept, bool, error) {
+	k, err := oneReport(ctx, db.pool, `WHERE r.order_id = $1 AND r.machine_id = $2 AND NOT r.blocks AND r.plan IN ('postboot','acceptance','') ORDER BY r.kept DESC LIMIT 1`, orderID, machineID)
+	if isNoRows(err) {
+		return k, false, nil
+	}
+	if err != nil {
+		return k, false, fmt.Errorf("read report of hand-over: %w", err)
+	}
+	return k, true, nil
+}
+
+const placeColumns = `c.serial, c.machine_id, m.name, c.slot, c.model, c.report_id, c.order_id, c.first_seen, c.last_seen`
+
+// Background implements provisioner.Reports.
+func (db *DB) Background(ctx context.Context, machineID string, serials []string) (b provisioner.Background, err error) {
+	rows, err := db.pool.Query(ctx, `SELECT `+placeColumns+` FROM card c JOIN machine m ON m.id = c.machine_id WHERE c.machine_id = $1 ORDER BY c.slot, c.serial`, machineID)
+	if b.Here, err = collect[provisioner.Place](rows, err, "list cards of machine"); err != nil {
+		return b, err
+	}
+	rows, err = db.pool.Query(ctx, `SELECT `+placeColumns+` FROM card c JOIN machine m ON m.id = c.machine_id WHERE c.serial = ANY ($2) AND c.machine_id <> $1 ORDER BY c.serial`, machineID, append([]string{}, serials...))
+	if b.Elsewhere, err = collect[provisioner.Place](rows, err, "list cards of other machines"); err != nil {
+		return b, err
+	}
+	b.Waivers, err = db.Waivers(ctx, machineID, false)
+	return b, err
+}
+
+// KeepKey remembers the public half of a key that this server signs reports with.
+func (db *DB) KeepKey(ctx context.Context, key ed25519.PublicKey) error {
+	return db.exec(ctx, "keep public key", `INSERT INTO report_key (id, public) VALUES ($1, $2) ON CONFLICT (id) DO NOTHING`, document.KeyID(key), []byte(key))
+}
+
+// ReportKeys lists the public halves of all keys that reports were signed with.
+func (db *DB) ReportKeys(ctx context.Context) ([]ed25519.PublicKey, error) {
+	rows, err := db.pool.Query(ctx, `SELECT public FROM report_key ORDER BY first, id`)
+	if err != nil {
+		return nil, fmt.Errorf("list public keys: %w", err)
+	}
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (ed25519.PublicKey, error) {
+		var raw []byte
+		err := row.Scan(&raw)
+		return raw, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list public keys: %w", err)
+	}
+	return list, nil
+}
+
+// Waivers lists a machine's waivers: those that hold now, or all that there ever were. Without a machine, of all machines.
+func (db *DB) Waivers(ctx context.Context, machineID string, all bool) ([]provisioner.Waiver, error) {
+	rows, err := db.pool.Query(ctx, `SELECT id, machine_id, check_id, card, who, why, made, until, withdrawn FROM waiver
+		WHERE ($1 = '' OR machine_id = $1) AND ($2 OR withdrawn IS NULL AND until > now()) ORDER BY made, id`, machineID, all)
+	if err != nil {
+		return nil, fmt.Errorf("list waivers: %w", err)
+	}
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (w provisioner.Waiver, err error) {
+		var withdrawn *time.Time
+		err = row.Scan(&w.ID, &w.MachineID, &w.Check, &w.Card, &w.Who, &w.Why, &w.Made, &w.Until, &withdrawn)
+		w.Withdrawn = orZero(withdrawn)
+		return w, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list waivers: %w", err)
+	}
+	return list, nil
+}
