@@ -171,8 +171,14 @@ func (s *Server) identify(next http.Handler) http.Handler {
 		if _, known := r.Context().Value(callerKey{}).(Caller); !known {
 			if token := bearer(r); token != "" {
 				role, project, err := s.Accounts.APIToken(r.Context(), token)
-				if err == nil {
+				var unknown *machine.Error
+				switch {
+				case err == nil:
 					r = r.WithContext(context.WithValue(r.Context(), callerKey{}, Caller{Role: Role(role), Project: project}))
+				case !errors.As(err, &unknown): // agents' tokens are none of these
+					s.Logger.Error("token not looked up", "err", err)
+					s.answer(w, nil, &machine.Error{Code: machine.Unavailable, Message: "the server cannot look up tokens now", Hint: "try again in a minute; the server's log has the cause"})
+					return
 				}
 			}
 		}

@@ -23,7 +23,7 @@ type eventQuery struct {
 }
 
 func (q eventQuery) filter() provisioner.EventFilter {
-	return provisioner.EventFilter{After: q.After, OrderID: q.Order, MachineID: q.Machine, JobID: q.Job}
+	return provisioner.EventFilter{After: q.After, Settled: q.After > 0, OrderID: q.Order, MachineID: q.Machine, JobID: q.Job}
 }
 
 func (s *Server) mayWatch(ctx context.Context, q eventQuery) error {
@@ -93,6 +93,7 @@ func (s *Server) watch(ctx context.Context, f provisioner.EventFilter, send sse.
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	var last machine.Job
+	f.Settled = true
 	for {
 		list, err := s.Log.Events(ctx, f)
 		if err != nil {

@@ -202,6 +202,11 @@ func putFound(ctx context.Context, tx pgx.Tx, f machine.Found, ports []string) e
 	return nil
 }
 
+// Note writes an event that is about no transition.
+func (db *DB) Note(ctx context.Context, ev provisioner.Event) error {
+	return pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error { return writeEvents(ctx, tx, []provisioner.Event{ev}) })
+}
+
 func writeEvents(ctx context.Context, tx pgx.Tx, events []provisioner.Event) error {
 	for _, ev := range events {
 		if _, err := tx.Exec(ctx, `INSERT INTO event (at, kind, machine_id, order_id, job_id, attempt, step, text) VALUES ($1,$2,$3,$4,$5,$6,$7,$8)`,

@@ -104,15 +104,20 @@ func (db *DB) Jobs(ctx context.Context, machineID, orderID string) ([]machine.Jo
 	return pgx.CollectRows(rows, scanJob)
 }
 
-// Events lists events in the order in which they happened.
+// eventHold is how long an event waits, at most, for earlier transactions: ours are far shorter, and others share the database with us.
+const eventHold = "30 seconds"
+
+// Events lists events in the order of their ids. Where f.Settled is set, an event waits until no transaction is under way that may have drawn a
+// smaller id, so that whoever goes on after the last one that he saw misses none.
 func (db *DB) Events(ctx context.Context, f provisioner.EventFilter) ([]provisioner.Event, error) {
 	limit := f.Limit
 	if limit <= 0 {
 		limit = 1000
 	}
 	rows, err := db.pool.Query(ctx, `SELECT id, at, kind, machine_id, order_id, job_id, attempt, step, text FROM event
-		WHERE id > $1 AND ($2 = '' OR machine_id = $2) AND ($3 = '' OR order_id = $3) AND ($4 = '' OR job_id = $4) ORDER BY id LIMIT $5`,
-		f.After, f.MachineID, f.OrderID, f.JobID, limit)
+		WHERE id > $1 AND ($2 = '' OR machine_id = $2) AND ($3 = '' OR order_id = $3) AND ($4 = '' OR job_id = $4)
+		AND (NOT $6 OR txid < pg_snapshot_xmin(pg_current_snapshot()) OR at < clock_timestamp() - interval '`+eventHold+`') ORDER BY id LIMIT $5`,
+		f.After, f.MachineID, f.OrderID, f.JobID, limit, f.Settled)
 	return collect[provisioner.Event](rows, err, "list events")
 }
 

@@ -24,6 +24,7 @@ type LineStock struct {
 // EventFilter says which events to list; empty fields do not filter.
 type EventFilter struct {
 	After     int64 // events with a larger id
+	Settled   bool  // only events before which none can appear any more: for who goes on from the last one
 	MachineID string
 	OrderID   string
 	JobID     string

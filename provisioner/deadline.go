@@ -93,7 +93,7 @@ func (e *Engine) Expire(ctx context.Context, machineID string) error {
 			return nil
 		}
 		if step.Name == machine.StepHello && w.Now.Before(end) {
-			return e.unseenBoot(ctx, w)
+			return e.unseenBoot(ctx, w, silent(w))
 		}
 		why := fmt.Sprintf("not done within %s", step.Deadline)
 		if w.Now.Before(end) {

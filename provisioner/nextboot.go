@@ -22,7 +22,7 @@ type Sighting struct {
 
 // unseenBoot acts on a machine that should have been seen by now: it gets the rest of its time if it was, and another boot if
 // it was not.
-func (e *Engine) unseenBoot(ctx context.Context, w *Work) error {
+func (e *Engine) unseenBoot(ctx context.Context, w *Work, why string) error {
 	step, _, _ := e.step(w.Job.Kind, w.Job.Step)
 	if e.SeenWithin <= 0 || !w.Seen.At.IsZero() {
 		w.Job.Due = w.Job.StepAt.Add(step.Deadline)
@@ -31,7 +31,7 @@ func (e *Engine) unseenBoot(ctx context.Context, w *Work) error {
 	w.Job.Boots++
 	if w.Job.Boots >= machine.MaxBoots {
 		return e.failAttempt(ctx, w, true, fmt.Sprintf("not seen on the provisioning network after %d starts, each with the next boot set in another way: "+
-			"its BMC ignores the boot override, or its port, its cable or the network boot in its firmware's settings is wrong", w.Job.Boots))
+			"its BMC ignores the boot override, or its port, its cable or the network boot in its firmware's settings is wrong", w.Job.Boots)+why)
 	}
 	if err := w.jobEvent(machine.JobReboot, "not seen on the provisioning network within %s of its power on; started again, with the next boot set in another way", e.SeenWithin); err != nil {
 		return err

@@ -232,6 +232,7 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 			return err
 		}
 		boot.Handlers = map[string]http.Handler{"/images/": http.StripPrefix("/images", store.Handler())}
+		boot.Alarm = seen.other
 		boot.Trace = func(x netboot.Exchange) { seen.trace(x); rec.exchange(x) }
 		group.Go(func() error { return boot.Run(ctx) })
 	}
