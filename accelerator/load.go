@@ -303,6 +303,7 @@ type BMC struct {
 	Fans     []Fan      `json:"fans"`
 	Events   []SELEvent `json:"events"` // of its log
 	Full     bool       `json:"full"`   // the log takes no more: what is new may be missing
+	Firmware []Firmware `json:"firmware,omitempty"`
 }
 
 // Supply is a power supply.

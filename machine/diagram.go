@@ -12,6 +12,8 @@ func Diagrams() string {
 	write(&b, "Machine", States(), Events(), Next)
 	write(&b, "Order", OrderStates(), OrderEvents(), NextOrder)
 	write(&b, "Job", JobStates(), JobEvents(), NextJob)
+	write(&b, "Acceptance run", RunStates(), RunEvents(), NextRun)
+	write(&b, "Trial: a machine's part in an acceptance run", TrialStates(), TrialEvents(), NextTrial)
 	for _, kind := range JobKinds() {
 		fmt.Fprintf(&b, "\n## Steps of a %s job\n\n| step | by | deadline | longest silence | tries | writes to disks |\n|---|---|---|---|---|---|\n", kind)
 		for _, s := range Plan(kind) {

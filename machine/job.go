@@ -57,10 +57,12 @@ const (
 	ProvisionJob JobKind = "provision" // put an image on a machine for a new order
 	ReinstallJob JobKind = "reinstall" // put an image on the machine that an order holds
 	ReclaimJob   JobKind = "reclaim"   // isolate, wipe every disk, prove it, return to stock
+
+	AcceptanceJob JobKind = "acceptance" // install the acceptance image, try the machine for hours, judge it
 )
 
 // JobKinds lists every kind of job.
-func JobKinds() []JobKind { return []JobKind{ProvisionJob, ReinstallJob, ReclaimJob} }
+func JobKinds() []JobKind { return []JobKind{ProvisionJob, ReinstallJob, ReclaimJob, AcceptanceJob} }
 
 // Job is one run of work on one machine.
 type Job struct {
@@ -81,6 +83,8 @@ type Job struct {
 	Driver      bool   `json:"driver"`    // the image brings the accelerators' driver: validation asks it
 	WipeData    bool   `json:"wipe_data"` // data disks too: a new customer, or asked for in as many words
 
+	Acceptance *AcceptanceWork `json:"acceptance,omitempty"` // of an acceptance job
+
 	Progress Progress        `json:"progress"`
 	Result   json.RawMessage `json:"result,omitempty"`     // the validation report, once there
 	Finding  string          `json:"finding,omitempty"`    // why the machine must not go into stock at the end of the job, in words
@@ -92,9 +96,17 @@ type Job struct {
 	Finished time.Time       `json:"finished"` // zero while running
 }
 
+// AcceptanceWork is what an acceptance job needs beside the machine.
+type AcceptanceWork struct {
+	RunID  string         `json:"run_id"`
+	Plan   AcceptancePlan `json:"plan"`
+	Cursor string         `json:"cursor,omitempty"` // of the BMC's log when the job began: what is behind it came with the job
+}
+
 // Progress is how far a long step is.
 type Progress struct {
-	Done  int64 `json:"done"`  // bytes
-	Total int64 `json:"total"` // bytes
-	Rate  int64 `json:"rate"`  // bytes per second over the last seconds
+	Burn  Burn  `json:"burn,omitzero"` // of an acceptance
+	Done  int64 `json:"done"`          // bytes
+	Total int64 `json:"total"`         // bytes
+	Rate  int64 `json:"rate"`          // bytes per second over the last seconds
 }

@@ -27,7 +27,10 @@ const (
 	StepShutDown  StepName = "shut-down"  // BMC: off before it goes back to stock
 	StepRelease   StepName = "release"    // address into cool-down, machine into stock
 
-	StepDiscover StepName = "discover" // of no job: what a machine is made of that nobody has enrolled
+	StepAskBMC   StepName = "ask-bmc"    // BMC: where its log ends, firmware, power supplies, fans
+	StepAccept   StepName = "acceptance" // the installed OS tries its machine, in stages
+	StepJudge    StepName = "judge"      // the report and what the BMC has seen meanwhile
+	StepDiscover StepName = "discover"   // of no job: what a machine is made of that nobody has enrolled
 )
 
 // Actor is who does a step.
@@ -84,6 +87,15 @@ func Plan(kind JobKind) []Step {
 	switch kind {
 	case ProvisionJob, ReinstallJob:
 		return append(append([]Step{isolate}, boot...), install...)
+	case AcceptanceJob:
+		plan := append([]Step{isolate, {Name: StepAskBMC, Actor: Controller, Deadline: 5 * time.Minute, Tries: 3}}, boot...)
+		plan = append(plan, install[:6]...) // up to the first boot
+		return append(plan,
+			Step{Name: StepAccept, Actor: InstalledOS, Deadline: 96 * time.Hour, Quiet: 2 * time.Minute}, // the run's own plan shortens it
+			Step{Name: StepJudge, Actor: Controller, Deadline: 5 * time.Minute, Tries: 3},
+			Step{Name: StepShutDown, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5},
+			Step{Name: StepRelease, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5},
+		)
 	case ReclaimJob:
 		return append(append([]Step{isolate}, boot...),
 			Step{Name: StepEraseAll, Actor: Agent, Deadline: 48 * time.Hour, Quiet: 2 * time.Minute, Destructive: true},

@@ -58,7 +58,9 @@ type Instruction struct {
 	Target    *Disk      `json:"target,omitempty"`    // write, verify, configure: the system disk
 	Image     *ImageRef  `json:"image,omitempty"`     // write, verify
 	Configure *Configure `json:"configure,omitempty"` // configure
-	Expect    *Expect    `json:"expect,omitempty"`    // validate
+	Expect    *Expect    `json:"expect,omitempty"`    // validate, acceptance
+
+	Acceptance *AcceptancePlan `json:"acceptance,omitempty"` // acceptance
 }
 
 // ImageRef says where the chunks of an image are. They come over plain HTTP: the digest vouches for them.

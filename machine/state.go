@@ -29,9 +29,9 @@ type Event string
 
 // Events of a machine.
 const (
-	Enroll     Event = "enroll"     // an operator records it
+	Enroll     Event = "enroll"     // an operator records it; or a run that had taken it is called off
 	Accept     Event = "accept"     // the acceptance run starts
-	Admit      Event = "admit"      // accepted, or an operator vouches for it
+	Admit      Event = "admit"      // an operator vouches for it; or a run that had taken it from stock is called off
 	Reserve    Event = "reserve"    // an order takes it
 	Unreserve  Event = "unreserve"  // the order went away before anything was touched
 	Provision  Event = "provision"  // a job starts to put an image on it
@@ -61,7 +61,7 @@ type table[S, E ~string] map[S]map[E]S
 var machineTable = table[State, Event]{
 	Discovered:   {Enroll: Enrolled, Retire: Retired},
 	Enrolled:     {Accept: Accepting, Admit: Available, Park: Maintenance, Retire: Retired},
-	Accepting:    {Admit: Available, Quarantine: Quarantined, Park: Maintenance},
+	Accepting:    {Enroll: Enrolled, Admit: Available, Reclaim: Reclaiming, Quarantine: Quarantined, Park: Maintenance},
 	Available:    {Accept: Accepting, Reserve: Reserved, Designate: Pool, Quarantine: Quarantined, Park: Maintenance, Retire: Retired},
 	Reserved:     {Provision: Provisioning, Unreserve: Available, Quarantine: Quarantined},
 	Provisioning: {HandOver: Active, Reclaim: Reclaiming, Quarantine: Quarantined, Park: Maintenance},

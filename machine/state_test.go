@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/bareyard/bareyard/machine"
 )
@@ -45,7 +46,7 @@ func TestMachineTransitions(t *testing.T) {
 	exhaust(t, machine.States(), machine.Events(), machine.Next, map[string]machine.State{
 		"discovered+enroll": machine.Enrolled, "discovered+retire": machine.Retired,
 		"enrolled+accept": machine.Accepting, "enrolled+admit": machine.Available, "enrolled+park": machine.Maintenance, "enrolled+retire": machine.Retired,
-		"accepting+admit": machine.Available, "accepting+quarantine": machine.Quarantined, "accepting+park": machine.Maintenance,
+		"accepting+enroll": machine.Enrolled, "accepting+admit": machine.Available, "accepting+reclaim": machine.Reclaiming, "accepting+quarantine": machine.Quarantined, "accepting+park": machine.Maintenance,
 		"available+accept": machine.Accepting, "available+reserve": machine.Reserved, "available+designate": machine.Pool,
 		"available+quarantine": machine.Quarantined, "available+park": machine.Maintenance, "available+retire": machine.Retired,
 		"reserved+provision": machine.Provisioning, "reserved+unreserve": machine.Available, "reserved+quarantine": machine.Quarantined,
@@ -73,6 +74,40 @@ func TestJobTransitions(t *testing.T) {
 		"running+advance": machine.JobRunning, "running+retry": machine.JobRunning, "running+reboot": machine.JobRunning, "running+succeed": machine.JobSucceeded,
 		"running+fail": machine.JobFailed, "running+cancel": machine.JobCancelled,
 	})
+}
+
+func TestAcceptanceTransitions(t *testing.T) {
+	exhaust(t, machine.RunStates(), machine.RunEvents(), machine.NextRun, map[string]machine.RunState{
+		"running+finish": machine.RunFinished, "running+cancel": machine.RunCancelled, "running+reopen": machine.RunUnderWay,
+		"finished+reopen": machine.RunUnderWay, "cancelled+reopen": machine.RunUnderWay,
+	})
+	exhaust(t, machine.TrialStates(), machine.TrialEvents(), machine.NextTrial, map[string]machine.TrialState{
+		"waiting+start": machine.TrialRunning, "waiting+leave": machine.TrialIncomplete, "waiting+cancel": machine.TrialCancelled,
+		"running+pass": machine.TrialPassed, "running+fail": machine.TrialFailed, "running+leave": machine.TrialIncomplete, "running+cancel": machine.TrialCancelled,
+		"passed+retry": machine.TrialWaiting, "passed+fail": machine.TrialFailed,
+		"failed+retry": machine.TrialWaiting, "incomplete+retry": machine.TrialWaiting, "cancelled+retry": machine.TrialWaiting,
+	})
+}
+
+// TestAcceptancePlan: what is left out is filled in, and what cannot be carried out is refused by its stage.
+func TestAcceptancePlan(t *testing.T) {
+	if p := machine.HourlyPlan(24); p.Check() != nil || p.Load() < 24*time.Hour || p.Whole() < p.Load() {
+		t.Errorf("24 hours: %+v, %v", p, p.Check())
+	}
+	for field, spoil := range map[string]func(*machine.AcceptancePlan){
+		"plan.sanity.load":       func(p *machine.AcceptancePlan) { p.Sanity.Load = 1 },
+		"plan.validation.load":   func(p *machine.AcceptancePlan) { p.Validation.Load = 1 },
+		"plan.performance.limit": func(p *machine.AcceptancePlan) { p.Performance.Limit = machine.Span(31 * time.Hour) },
+		"plan.stress.load":       func(p *machine.AcceptancePlan) { p.Stress.Load = machine.Span(25 * time.Hour) },
+		"plan.stress.limit":      func(p *machine.AcceptancePlan) { p.Stress.Limit = machine.Span(time.Minute) },
+	} {
+		p := machine.HourlyPlan(4)
+		spoil(&p)
+		var me *machine.Error
+		if err := p.Check(); !errors.As(err, &me) || me.Code != machine.Invalid || me.Field != field || me.Hint == "" {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
 }
 
 // TestNothingToStockUnproven: no way leads to available but through a wipe, an acceptance or a reservation that touched nothing.

@@ -11,6 +11,7 @@ import (
 type Seed struct {
 	PublicMAC string         // permanent MAC address of the public NIC
 	Addrs     []netip.Prefix // as in Port
+	Private   bool           // there is no public side: nobody holds the machine
 	DNS       []netip.Addr   // resolvers that the public side reaches
 
 	ProvisionMAC  string       // permanent MAC address of the provisioning NIC
@@ -72,11 +73,15 @@ func (s Seed) NetworkConfig() ([]byte, error) {
 	if s.PublicMAC == s.ProvisionMAC {
 		return nil, conflict("provision_mac", fmt.Sprintf("%s is both the public and the provisioning NIC", s.PublicMAC), "correct the machine's record")
 	}
-	public, err := s.public()
-	if err != nil {
-		return nil, err
+	ports := map[string]ethernet{"provision": s.provision()}
+	if !s.Private {
+		public, err := s.public()
+		if err != nil {
+			return nil, err
+		}
+		ports["public"] = public
 	}
-	out, err := yaml.Marshal(netplan{Version: 2, Ethernets: map[string]ethernet{"provision": s.provision(), "public": public}})
+	out, err := yaml.Marshal(netplan{Version: 2, Ethernets: ports})
 	if err != nil {
 		return nil, fmt.Errorf("write network config: %w", err)
 	}

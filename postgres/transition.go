@@ -87,6 +87,11 @@ func lockMachine(ctx context.Context, tx pgx.Tx, w *provisioner.Work, id string)
 		return err
 	}
 	w.Machine = &m
+	if m.State == machine.Accepting {
+		if w.Trial, err = openTrial(ctx, tx, id); err != nil {
+			return err
+		}
+	}
 	if m.JobID == "" {
 		return nil
 	}
@@ -153,6 +158,11 @@ func (db *DB) write(ctx context.Context, tx pgx.Tx, w *provisioner.Work) error {
 	}
 	if w.Machine != nil {
 		if err := putMachine(ctx, tx, *w.Machine, w.Now); err != nil {
+			return err
+		}
+	}
+	if w.Trial != nil {
+		if err := putTrial(ctx, tx, *w.Trial); err != nil {
 			return err
 		}
 	}

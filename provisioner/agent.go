@@ -190,6 +190,11 @@ func (e *Engine) judge(w *Work, r machine.Report) (failure error, fatal bool) {
 		}
 		w.Job.Result = r.Result
 		w.note("disk."+string(r.Step), "%s", describeErasures(proofs))
+	case machine.StepAccept:
+		if _, err := accelerator.DecodeReport(r.Result); err != nil {
+			return fmt.Errorf("read acceptance report: %w", err), true
+		}
+		w.Job.Result = r.Result // judged once the BMC has been asked
 	case machine.StepValidate:
 		rep, err := accelerator.DecodeReport(r.Result)
 		if err != nil {
@@ -240,6 +245,8 @@ func bounded(p machine.Progress) machine.Progress {
 	p.Total = min(max(p.Total, 0), 1<<56)
 	p.Done = min(max(p.Done, 0), p.Total)
 	p.Rate = max(p.Rate, 0)
+	p.Burn.Stage, p.Burn.Worst = clip(p.Burn.Stage), clip(p.Burn.Worst)
+	p.Burn.Done, p.Burn.Total = max(p.Burn.Done, 0), max(p.Burn.Total, 0)
 	return p
 }
 

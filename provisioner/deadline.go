@@ -18,7 +18,7 @@ func (e *Engine) Watch(ctx context.Context, every time.Duration) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for n := 0; ; n++ {
-		if err := errors.Join(e.sweep(ctx), e.settleDue(ctx)); err != nil && ctx.Err() == nil {
+		if err := errors.Join(e.sweep(ctx), e.settleDue(ctx), e.TendRuns(ctx)); err != nil && ctx.Err() == nil {
 			e.log().Error("deadline sweep failed", "err", err)
 		}
 		if n%5 == 0 {
@@ -83,7 +83,7 @@ func (e *Engine) Expire(ctx context.Context, machineID string) error {
 			return nil
 		}
 		step, _, _ := e.step(w.Job.Kind, w.Job.Step)
-		end := w.Job.StepAt.Add(step.Deadline)
+		end := w.Job.StepAt.Add(deadline(w.Job, step))
 		if began := e.watching.Load(); began > 0 && w.Now.Before(end) && step.Actor != machine.Controller && time.Since(time.Unix(0, began)) < hearing {
 			return nil // we were down, not they: let them speak first
 		}
@@ -95,7 +95,7 @@ func (e *Engine) Expire(ctx context.Context, machineID string) error {
 		if step.Name == machine.StepHello && w.Now.Before(end) {
 			return e.unseenBoot(ctx, w, silent(w))
 		}
-		why := fmt.Sprintf("not done within %s", step.Deadline)
+		why := fmt.Sprintf("not done within %s", deadline(w.Job, step))
 		if w.Now.Before(end) {
 			why = fmt.Sprintf("no sign of life for %s", w.Now.Sub(w.Job.SeenAt).Round(time.Second))
 		}

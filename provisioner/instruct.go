@@ -13,7 +13,7 @@ import (
 func (e *Engine) instruct(w *Work, role Role) (machine.Instruction, error) {
 	step, pos, _ := e.step(w.Job.Kind, w.Job.Step)
 	if roleOf(step.Actor) != role {
-		if role == OSRole && w.Job.Step == machine.StepHandOver {
+		if role == OSRole && (w.Job.Step == machine.StepHandOver || w.Job.Step == machine.StepJudge) {
 			return machine.Instruction{Do: machine.DoFinish}, nil
 		}
 		_, mine, _ := e.step(w.Job.Kind, machine.StepFirstBoot)
@@ -41,6 +41,12 @@ func (e *Engine) instruct(w *Work, role Role) (machine.Instruction, error) {
 			return machine.Instruction{}, err
 		}
 		in.Configure = c
+	case machine.StepAccept:
+		in.Expect = expect(w.Machine.Hardware)
+		if w.Job.Acceptance == nil {
+			return machine.Instruction{}, fmt.Errorf("instruct machine %s: the acceptance has no plan", w.Machine.Name)
+		}
+		in.Acceptance = &w.Job.Acceptance.Plan
 	case machine.StepValidate:
 		in.Expect = expect(w.Machine.Hardware)
 		in.Expect.NoDriver = !w.Job.Driver
@@ -63,6 +69,11 @@ var errNotOwner = errors.New("the machine is not this job's to write to")
 func (e *Engine) owns(w *Work) error {
 	state, order := machine.Provisioning, []machine.OrderState{machine.OrderProvisioning}
 	switch w.Job.Kind {
+	case machine.AcceptanceJob:
+		if w.Machine.State != machine.Accepting || w.Machine.JobID != w.Job.ID || w.Order != nil || w.Trial == nil || w.Trial.JobID != w.Job.ID {
+			return errNotOwner
+		}
+		return nil
 	case machine.ReinstallJob:
 		order = []machine.OrderState{machine.OrderActive}
 	case machine.ReclaimJob:

@@ -57,7 +57,7 @@ func (e *Engine) enter(w *Work) {
 func (e *Engine) schedule(w *Work, step machine.Step, after time.Duration) {
 	j := w.Job
 	j.Turn++
-	j.Due = j.StepAt.Add(step.Deadline)
+	j.Due = j.StepAt.Add(deadline(j, step))
 	quiet := step.Quiet
 	if step.Actor == machine.Controller {
 		quiet = after + e.lease()
@@ -75,7 +75,7 @@ func (e *Engine) schedule(w *Work, step machine.Step, after time.Duration) {
 func (e *Engine) seen(w *Work) {
 	step, _, _ := e.step(w.Job.Kind, w.Job.Step)
 	w.Job.SeenAt = w.Now
-	w.Job.Due = w.Job.StepAt.Add(step.Deadline)
+	w.Job.Due = w.Job.StepAt.Add(deadline(w.Job, step))
 	if q := w.Now.Add(step.Quiet); step.Quiet > 0 && q.Before(w.Job.Due) {
 		w.Job.Due = q
 	}
@@ -93,7 +93,10 @@ func (e *Engine) advance(ctx context.Context, w *Work) error {
 		if err := e.conclude(ctx, w); err != nil {
 			return err
 		}
-		return w.jobEvent(machine.JobSucceed, "%s done after %s; job succeeded", done.Name, took)
+		if err := w.jobEvent(machine.JobSucceed, "%s done after %s; job succeeded", done.Name, took); err != nil || w.Job.Kind != machine.AcceptanceJob {
+			return err
+		}
+		return e.passTrial(w)
 	}
 	if err := w.jobEvent(machine.JobAdvance, "%s done after %s", done.Name, took); err != nil {
 		return err
@@ -108,6 +111,9 @@ func (e *Engine) advance(ctx context.Context, w *Work) error {
 
 // failAttempt ends the attempt: a new one begins, or the job fails when none is left or a retry cannot help.
 func (e *Engine) failAttempt(ctx context.Context, w *Work, fatal bool, reason string) error {
+	if w.Job.Step == machine.StepAccept {
+		return e.hung(w, reason)
+	}
 	w.Job.Reason = fmt.Sprintf("%s: %s", w.Job.Step, reason)
 	if !fatal && w.Job.Attempt < machine.MaxAttempts {
 		if err := w.jobEvent(machine.JobRetry, "attempt %d failed at %s: %s; starting over", w.Job.Attempt, w.Job.Step, reason); err != nil {
@@ -131,6 +137,11 @@ func (e *Engine) failJob(ctx context.Context, w *Work) error {
 	w.Machine.Reason = fmt.Sprintf("%s job failed at %s", kind, reason)
 	if kind == machine.ReinstallJob {
 		return e.failReinstall(w, step)
+	}
+	if kind == machine.AcceptanceJob {
+		if err := e.failTrial(w); err != nil {
+			return err
+		}
 	}
 	move := machine.Quarantine
 	switch {

@@ -330,6 +330,9 @@ func (e *Engine) Move(ctx context.Context, machineID string, ev machine.Event, r
 		if w.Job != nil {
 			return &machine.Error{Code: machine.Conflict, Message: fmt.Sprintf("a %s job is under way on machine %s", w.Job.Kind, w.Machine.Name), Hint: "cancel the order or wait"}
 		}
+		if ev == machine.Admit && w.Machine.State == machine.Accepting {
+			return &machine.Error{Code: machine.Conflict, Message: fmt.Sprintf("machine %s is in an acceptance run", w.Machine.Name), Hint: "what has passed is admitted, through a wipe, with `bareyard acceptance admit`"}
+		}
 		held := w.Order != nil && (w.Order.State == machine.OrderActive || w.Order.State == machine.OrderExpired)
 		if ev == machine.Retire && held {
 			return &machine.Error{Code: machine.Conflict, Message: fmt.Sprintf("order %s still holds this machine", w.Order.ID), Hint: "release the order first"}

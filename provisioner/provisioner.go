@@ -3,6 +3,7 @@ package provisioner
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"log/slog"
 	"net/netip"
@@ -87,6 +88,11 @@ type Engine struct {
 	Memory       Memory
 	Certificates Certificates
 	Serial       Serial
+
+	Facts            BMCFacts    // nil: acceptance does not know what BMCs saw, and is incomplete
+	Acceptances      Acceptances // nil: there are no acceptance runs
+	AcceptanceConfig AcceptanceConfig
+	RunKey           ed25519.PrivateKey // signs the reports of runs; nil: they are not signed
 
 	Calendar  Calendar // nil: nothing changes by itself
 	Discovery bool     // machines that nobody has enrolled are looked at

@@ -12,12 +12,16 @@ import (
 
 // configure makes the order for the configure step: the cloud-init seed with a fresh token for the validator.
 func (e *Engine) configure(w *Work) (*machine.Configure, error) {
-	if w.Order == nil {
+	holder := w.Order
+	if w.Job.Kind == machine.AcceptanceJob { // nobody: it is reached by its provisioning port alone, and nobody's key opens it
+		holder = &machine.Order{Hostname: w.Machine.Name}
+	}
+	if holder == nil {
 		return nil, fmt.Errorf("configure machine %s: no order holds it", w.Machine.Name)
 	}
 	secret, hash := newSecret()
 	w.Spend = append(w.Spend, Ticket{Hash: hash, Role: OSRole, MachineID: w.Machine.ID, JobID: w.Job.ID, Attempt: w.Job.Attempt})
-	seed, err := Seed(*w.Machine, *w.Job, *w.Order, SeedOptions{Agents: e.Agents, CA: e.CA, Token: secret, Resolver: e.Resolver, Net: e.bootNet(w.Machine.BootAddr)})
+	seed, err := Seed(*w.Machine, *w.Job, *holder, SeedOptions{Agents: e.Agents, CA: e.CA, Token: secret, Resolver: e.Resolver, Net: e.bootNet(w.Machine.BootAddr)})
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +91,7 @@ func Seed(m machine.Machine, j machine.Job, o machine.Order, opt SeedOptions) (m
 		dns = append(dns, opt.Resolver)
 	}
 	net, err := network.Seed{
-		PublicMAC: public.MAC, Addrs: addressesOf(o), DNS: dns,
+		PublicMAC: public.MAC, Addrs: addressesOf(o), DNS: dns, Private: j.Kind == machine.AcceptanceJob,
 		ProvisionMAC: provision.MAC, ProvisionAddr: netip.PrefixFrom(m.BootAddr, opt.Net.Prefix.Bits()),
 		Server: hostOf(opt.Agents), ProvisionRouter: opt.Net.Router,
 	}.NetworkConfig()

@@ -66,7 +66,13 @@ func (e *Engine) actStep(ctx context.Context, a Action) error {
 		return err
 	}
 	work, cancel := context.WithTimeout(ctx, stepTime)
-	failure := e.carryOut(work, m, j, o)
+	var told *heard
+	var failure error
+	if j.Step == machine.StepAskBMC || j.Step == machine.StepJudge {
+		told, failure = e.consult(work, m, j)
+	} else {
+		failure = e.carryOut(work, m, j, o)
+	}
 	cancel()
 	if ctx.Err() != nil {
 		return ctx.Err() // shutting down, not a verdict on the machine
@@ -74,6 +80,9 @@ func (e *Engine) actStep(ctx context.Context, a Action) error {
 	return e.Store.OnMachine(ctx, a.MachineID, func(w *Work) error {
 		if !current(w, a) {
 			return nil
+		}
+		if told != nil {
+			return e.consulted(ctx, w, *told)
 		}
 		if failure == nil {
 			return e.advance(ctx, w)

@@ -19,6 +19,7 @@ type Work struct {
 	Seen    Sighting         // of the machine on the provisioning network since it was switched on
 	Moves   Moves            // addresses that come and go
 	Terms   Terms            // what the order has agreed on
+	Trial   *machine.Trial   // nil when no acceptance run holds the machine
 
 	Events  []Event      // appended to the event log
 	Actions []Action     // enqueued

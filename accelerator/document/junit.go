@@ -39,8 +39,12 @@ type verdict struct {
 // JUnit writes the checks of a report as a JUnit test suite. A warning passes and is told in the output; a required skip is an error, since it
 // keeps the machine from being handed over and JUnit's own skip keeps nobody from anything.
 func JUnit(w io.Writer, r accelerator.Report) error {
-	s := testSuite{Name: strings.TrimSuffix("bareyard.validation "+string(r.Plan), " "), Time: fmt.Sprintf("%.3f", r.Seconds), Timestamp: r.Taken.UTC().Format(time.RFC3339)}
-	for _, c := range r.Checks {
+	return writeXML(w, suite(strings.TrimSuffix("bareyard.validation "+string(r.Plan), " "), r.Taken, r.Seconds, r.Checks))
+}
+
+func suite(name string, taken time.Time, seconds float64, checks []accelerator.Check) testSuite {
+	s := testSuite{Name: name, Time: fmt.Sprintf("%.3f", seconds), Timestamp: taken.UTC().Format(time.RFC3339)}
+	for _, c := range checks {
 		area, name, ok := strings.Cut(c.ID, ".")
 		if !ok {
 			area, name = "check", c.ID
@@ -67,12 +71,16 @@ func JUnit(w io.Writer, r accelerator.Report) error {
 		}
 		s.Cases = append(s.Cases, t)
 	}
+	return s
+}
+
+func writeXML(w io.Writer, v any) error {
 	if _, err := io.WriteString(w, xml.Header); err != nil {
 		return fmt.Errorf("write JUnit report: %w", err)
 	}
 	enc := xml.NewEncoder(w)
 	enc.Indent("", "  ")
-	if err := enc.Encode(s); err != nil {
+	if err := enc.Encode(v); err != nil {
 		return fmt.Errorf("write JUnit report: %w", err)
 	}
 	_, err := io.WriteString(w, "\n")

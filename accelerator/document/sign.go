@@ -35,8 +35,13 @@ func KeyID(key ed25519.PublicKey) string {
 
 // Sign writes a report as JSON with a signature. The report may be laid out anew on its way (other blanks, keys in another order) and still
 // verifies; a value that was changed does not.
-func Sign(r accelerator.Report, key ed25519.PrivateKey) ([]byte, error) {
-	text, err := json.Marshal(r)
+func Sign(r accelerator.Report, key ed25519.PrivateKey) ([]byte, error) { return sign(r, key) }
+
+func sign(report any, key ed25519.PrivateKey) ([]byte, error) {
+	if len(key) != ed25519.PrivateKeySize {
+		return nil, errors.New("sign report: not an Ed25519 key")
+	}
+	text, err := json.Marshal(report)
 	if err != nil {
 		return nil, fmt.Errorf("sign report: %w", err)
 	}
@@ -45,7 +50,7 @@ func Sign(r accelerator.Report, key ed25519.PrivateKey) ([]byte, error) {
 		return nil, fmt.Errorf("sign report: %w", err)
 	}
 	public, ok := key.Public().(ed25519.PublicKey)
-	if !ok || len(key) != ed25519.PrivateKeySize {
+	if !ok {
 		return nil, errors.New("sign report: not an Ed25519 key")
 	}
 	out, err := json.Marshal(signed{SignedSchema, KeyID(public), base64.StdEncoding.EncodeToString(ed25519.Sign(key, message(canonical))), text})
@@ -62,27 +67,35 @@ var ErrSignature = errors.New("the signature does not fit")
 
 // Verify reads a signed report. It is returned only when one of the keys signed exactly this.
 func Verify(data []byte, keys ...ed25519.PublicKey) (accelerator.Report, error) {
+	raw, err := verify(data, keys...)
+	if err != nil {
+		return accelerator.Report{}, err
+	}
+	return accelerator.DecodeReport(raw)
+}
+
+func verify(data []byte, keys ...ed25519.PublicKey) (json.RawMessage, error) {
 	var s signed
 	if err := strict(data, &s); err != nil {
-		return accelerator.Report{}, fmt.Errorf("verify report: %w", err)
+		return nil, fmt.Errorf("verify report: %w", err)
 	}
 	if s.Schema != SignedSchema {
-		return accelerator.Report{}, fmt.Errorf("verify report: schema %q, want %q", s.Schema, SignedSchema)
+		return nil, fmt.Errorf("verify report: schema %q, want %q", s.Schema, SignedSchema)
 	}
 	signature, err := base64.StdEncoding.DecodeString(s.Signature)
 	if err != nil || len(signature) != ed25519.SignatureSize {
-		return accelerator.Report{}, fmt.Errorf("verify report: %w: it is no Ed25519 signature", ErrSignature)
+		return nil, fmt.Errorf("verify report: %w: it is no Ed25519 signature", ErrSignature)
 	}
 	canonical, err := Canonical(s.Report)
 	if err != nil {
-		return accelerator.Report{}, fmt.Errorf("verify report: %w", err)
+		return nil, fmt.Errorf("verify report: %w", err)
 	}
 	for _, k := range keys {
 		if len(k) == ed25519.PublicKeySize && ed25519.Verify(k, message(canonical), signature) {
-			return accelerator.DecodeReport(s.Report)
+			return s.Report, nil
 		}
 	}
-	return accelerator.Report{}, fmt.Errorf("verify report: %w: it names key %.16q, %d known", ErrSignature, s.Key, len(keys))
+	return nil, fmt.Errorf("verify report: %w: it names key %.16q, %d known", ErrSignature, s.Key, len(keys))
 }
 
 func strict(data []byte, into any) error {

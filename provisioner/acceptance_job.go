@@ -1,0 +1,305 @@
+package provisioner
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/bareyard/bareyard/accelerator"
+	"github.com/bareyard/bareyard/ipmi"
+	"github.com/bareyard/bareyard/machine"
+)
+
+// BMCFacts reads what a BMC says of its machine; answered by ipmi.Controller.
+type BMCFacts interface {
+	Health(ctx context.Context, t ipmi.Target) (ipmi.Health, error)
+	Inventory(ctx context.Context, t ipmi.Target) (ipmi.Inventory, error)
+	Events(ctx context.Context, t ipmi.Target, cursor string) (ipmi.EventPage, error)
+}
+
+// deadline is how long a step may take: that of the plan, or for the trial itself that of its run.
+func deadline(j *machine.Job, step machine.Step) time.Duration {
+	if step.Name == machine.StepAccept && j.Acceptance != nil {
+		return j.Acceptance.Plan.Whole()
+	}
+	return step.Deadline
+}
+
+// heard is what the BMC told in a step of an acceptance job.
+type heard struct {
+	cursor string
+	facts  accelerator.BMC
+}
+
+// mostPages bounds the reading of a BMC's log: 500 entries each.
+const mostPages = 20
+
+// askBMC reads power supplies, fans, and what the log holds behind a cursor; everything at the first time is only passed by.
+func (e *Engine) askBMC(ctx context.Context, m machine.Machine, j machine.Job) (heard, error) {
+	h := heard{facts: accelerator.BMC{Taken: time.Now().UTC()}}
+	if e.Facts == nil {
+		h.facts.Error = "the server does not ask BMCs"
+		return h, nil
+	}
+	err := e.bmc(ctx, m, func(t ipmi.Target) error {
+		health, err := e.Facts.Health(ctx, t)
+		if err != nil && len(health.Readings) == 0 {
+			return err
+		}
+		h.facts.Supplies, h.facts.Fans = supplies(health.Readings), fans(health.Readings)
+		h.cursor, h.facts.Events = j.Acceptance.Cursor, nil
+		for range mostPages {
+			page, err := e.Facts.Events(ctx, t, h.cursor)
+			if errors.Is(err, ipmi.ErrUnsupported) {
+				break
+			}
+			if err != nil {
+				return err
+			}
+			h.cursor, h.facts.Full = page.Cursor, page.Full
+			if j.Step == machine.StepJudge {
+				h.facts.Events = append(h.facts.Events, logged(page.Events, j.Started)...)
+			}
+			if !page.More {
+				break
+			}
+		}
+		inv, err := e.Facts.Inventory(ctx, t)
+		if err != nil && !errors.Is(err, ipmi.ErrUnsupported) {
+			return err
+		}
+		h.facts.Firmware = firmware(inv)
+		return nil
+	})
+	return h, err
+}
+
+// logged puts the entries of a BMC's log into a report. All of them came after the job had begun, whatever the BMC's clock says.
+func logged(events []ipmi.Event, began time.Time) []accelerator.SELEvent {
+	var out []accelerator.SELEvent
+	for _, ev := range events {
+		at := ev.At
+		if at.Before(began) {
+			at = began
+		}
+		text := ev.Message
+		if ev.Kind != "" && !strings.Contains(strings.ToLower(text), strings.ToLower(ev.Kind)) {
+			text = ev.Kind + ": " + text
+		}
+		severity := string(ev.Severity)
+		if ev.Severity == ipmi.Unclear {
+			severity = ""
+		}
+		out = append(out, accelerator.SELEvent{At: at, Sensor: clip(ev.Sensor), Text: clip(text), Severity: severity, Asserted: !ev.Cleared})
+	}
+	return out
+}
+
+func supplies(list []ipmi.Reading) []accelerator.Supply {
+	var out []accelerator.Supply
+	for _, r := range list {
+		if r.Kind == ipmi.PowerSupply {
+			out = append(out, accelerator.Supply{Name: r.Name, Present: true, Healthy: healthy(r), Input: accelerator.Unsupported[bool]("bmc"), Watts: accelerator.Unsupported[int64]("bmc")})
+		}
+	}
+	return out
+}
+
+func fans(list []ipmi.Reading) []accelerator.Fan {
+	var out []accelerator.Fan
+	for _, r := range list {
+		if r.Kind != ipmi.Fan {
+			continue
+		}
+		f := accelerator.Fan{Name: r.Name, Present: true, Healthy: healthy(r), RPM: accelerator.Unsupported[int64]("bmc")}
+		if r.Known && r.Unit == "RPM" {
+			f.RPM = accelerator.Measured(int64(r.Value), "1/min", "bmc")
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+func healthy(r ipmi.Reading) accelerator.Value[bool] {
+	if r.State == ipmi.Unclear || r.State == "" {
+		return accelerator.Unsupported[bool]("bmc")
+	}
+	return accelerator.Measured(r.State != ipmi.Critical, "", "bmc")
+}
+
+func firmware(inv ipmi.Inventory) []accelerator.Firmware {
+	var out []accelerator.Firmware
+	add := func(name, version string) {
+		if name != "" && version != "" {
+			out = append(out, accelerator.Firmware{Name: clip(name), Version: clip(version)})
+		}
+	}
+	add("BIOS", inv.BIOSVersion)
+	add("BMC", inv.BMCVersion)
+	for _, f := range inv.Firmware {
+		name := f.Name
+		if name == "" {
+			name = f.ID
+		}
+		if f.Version != inv.BIOSVersion && f.Version != inv.BMCVersion {
+			add(name, f.Version)
+		}
+	}
+	return out
+}
+
+// consult is the work of the two steps at which an acceptance job asks the BMC. One that does not answer is a finding at last, not the job's end.
+func (e *Engine) consult(ctx context.Context, m machine.Machine, j machine.Job) (*heard, error) {
+	h, err := e.askBMC(ctx, m, j)
+	step, _, _ := e.step(j.Kind, j.Step)
+	switch {
+	case err == nil:
+		return &h, nil
+	case errors.Is(err, ipmi.ErrCredentials), errors.Is(err, ipmi.ErrLocked), untrusted(err), j.Try < step.Tries:
+		return nil, err
+	case j.Step == machine.StepAskBMC:
+		return nil, err // the next step needs it as much
+	}
+	return &heard{cursor: j.Acceptance.Cursor, facts: accelerator.BMC{Taken: time.Now().UTC(), Error: clip(err.Error())}}, nil
+}
+
+// consulted is the transition behind consult.
+func (e *Engine) consulted(ctx context.Context, w *Work, h heard) error {
+	if w.Job.Step == machine.StepAskBMC {
+		work := *w.Job.Acceptance
+		work.Cursor = h.cursor
+		w.Job.Acceptance = &work
+		return e.advance(ctx, w)
+	}
+	if len(w.Job.Result) == 0 { // it died, hung or said nothing: the BMC may have seen why
+		reason := w.Job.Reason
+		for _, ev := range h.facts.Events {
+			if ev.Asserted && (ev.Severity == string(ipmi.Critical) || ev.Severity == string(ipmi.Warning)) {
+				reason += fmt.Sprintf("; the BMC saw %s: %s", ev.Sensor, ev.Text)
+			}
+		}
+		w.Trial.Findings = []machine.Finding{{Level: string(accelerator.Fail), Check: "acceptance", Text: clip(reason), Action: string(accelerator.ActPowerCycle)}}
+		w.Job.Reason = clip(reason)
+		return e.failJob(ctx, w)
+	}
+	rep, err := accelerator.DecodeReport(w.Job.Result)
+	if err != nil {
+		return fmt.Errorf("read report of machine %s: %w", w.Machine.Name, err)
+	}
+	rep = accelerator.WithBMC(rep, h.facts, w.Job.Started)
+	if w.Job.Result, err = json.Marshal(rep); err != nil {
+		return fmt.Errorf("write report of machine %s: %w", w.Machine.Name, err)
+	}
+	if w.Trial != nil {
+		w.Trial.Findings = findings(rep)
+	}
+	w.note("validation", "%s: %d cards, %d checks", rep.Outcome, len(rep.Cards), len(rep.Checks))
+	if rep.Blocks() {
+		w.Job.Reason = clip(rep.Reason())
+		return e.failJob(ctx, w)
+	}
+	return e.advance(ctx, w)
+}
+
+// hung takes a job whose machine died, hung or gave up while it was tried on to its judgement, where the BMC is asked. That is a result: the
+// machine is not tried again by itself.
+func (e *Engine) hung(w *Work, reason string) error {
+	b := w.Job.Progress.Burn
+	if b.Stage != "" {
+		reason += fmt.Sprintf(" (stage %s, after %s", b.Stage, time.Duration(b.Done)*time.Second)
+		if b.Total > 0 {
+			reason += fmt.Sprintf(" of %s", time.Duration(b.Total)*time.Second)
+		}
+		if b.Hottest > 0 {
+			reason += fmt.Sprintf(", hottest card %d °C", b.Hottest)
+		}
+		reason += ")"
+	}
+	w.Job.Reason, w.Job.Result = clip(reason), nil
+	if err := w.jobEvent(machine.JobAdvance, "the trial ended without a report: %s", w.Job.Reason); err != nil {
+		return err
+	}
+	_, _, next := e.step(w.Job.Kind, w.Job.Step)
+	w.Job.Step = next
+	e.enter(w)
+	return nil
+}
+
+// failTrial ends the machine's part in a run with its job.
+func (e *Engine) failTrial(w *Work) error {
+	if w.Trial == nil || w.Trial.State != machine.TrialRunning {
+		return nil
+	}
+	ev := machine.TrialLeave // nobody knows whether the machine is good
+	if w.Job.Step == machine.StepJudge {
+		for _, f := range w.Trial.Findings {
+			if f.Level == string(accelerator.Fail) {
+				ev = machine.TrialFail
+			}
+		}
+	}
+	return w.trialEvent(ev, "%s", w.Job.Reason)
+}
+
+// passTrial ends it with success.
+func (e *Engine) passTrial(w *Work) error {
+	if w.Trial == nil {
+		return fmt.Errorf("end acceptance of machine %s: no run holds it", w.Machine.Name)
+	}
+	if err := w.trialEvent(machine.TrialPass, "%s", warnings(w.Trial.Findings)); err != nil {
+		return err
+	}
+	w.Machine.Reason = "passed acceptance run " + w.Trial.RunID + "; held until it is admitted"
+	return nil
+}
+
+func warnings(list []machine.Finding) string {
+	switch len(list) {
+	case 0:
+		return ""
+	case 1:
+		return "1 warning: " + list[0].Check + ": " + list[0].Text
+	}
+	return fmt.Sprintf("%d warnings, first %s: %s", len(list), list[0].Check, list[0].Text)
+}
+
+// findings are what a person must know of a report: of cards by card, of the rest by check.
+func findings(r accelerator.Report) []machine.Finding {
+	var out []machine.Finding
+	action := map[string]accelerator.Action{}
+	onCard := map[string]bool{}
+	for _, c := range r.Checks {
+		action[c.ID] = c.Action
+	}
+	for _, k := range r.Cards {
+		for _, p := range k.Problems {
+			id, text, _ := strings.Cut(p, ": ")
+			f := machine.Finding{Part: k.Slot, Level: string(k.Outcome), Check: id, Text: clip(text)}
+			if k.Card != nil && k.Card.Serial.Known() {
+				f.Serial = clip(k.Card.Serial.Value)
+			}
+			if a := action[id]; a != accelerator.ActNone {
+				f.Action = string(a)
+			}
+			onCard[id] = true
+			out = append(out, f)
+		}
+	}
+	for _, c := range r.Checks {
+		if c.Outcome == accelerator.Pass || c.Outcome == accelerator.Skip && !c.Required || onCard[c.ID] {
+			continue
+		}
+		f := machine.Finding{Level: string(c.Outcome), Check: c.ID, Text: clip(c.Summary)}
+		if len(c.Evidence) > 0 {
+			f.Text = clip(c.Summary + ": " + strings.Join(c.Evidence[:min(3, len(c.Evidence))], "; "))
+		}
+		if c.Action != accelerator.ActNone {
+			f.Action = string(c.Action)
+		}
+		out = append(out, f)
+	}
+	return out
+}
