@@ -100,6 +100,7 @@ func (s *Server) Handler() http.Handler {
 	s.catalogueRoutes(api)
 	s.machineRoutes(api)
 	s.bmcRoutes(api)
+	s.healthRoutes(api)
 	s.discoveryRoutes(api)
 	s.bootRoutes(api)
 	s.orderRoutes(api)

@@ -29,6 +29,8 @@ type Records interface {
 // Desk is what an operator needs to look after machines from afar.
 type Desk struct {
 	BMCs         BMCs
+	Health       Health
+	ReadNow      func(context.Context, machine.Machine) error // reads a BMC whenever its turn would be; nil: this server reads none
 	Consoles     Consoles
 	Records      Records
 	CustomersMay CustomersMay // what customers may do with the consoles of their machines; "" is MayType

@@ -16,8 +16,8 @@ const (
 	Unclear  Severity = "unknown" // the BMC does not say
 )
 
-// worse is the worse of two severities. Unclear is no news: it is not worse than OK.
-func worse(a, b Severity) Severity {
+// Worse is the worse of two severities. Unclear is no news: it is not worse than OK.
+func Worse(a, b Severity) Severity {
 	rank := map[Severity]int{OK: 1, Warning: 2, Critical: 3}
 	if rank[b] > rank[a] {
 		return b

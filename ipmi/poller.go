@@ -23,6 +23,9 @@ type Poller struct {
 	Targets func(ctx context.Context) ([]PollTarget, error)
 	// Took is told of each poll, by at most Limit goroutines at a time, which wait for it.
 	Took func(ctx context.Context, p Poll)
+	// Reach calls poll with the BMC's address and password of this moment, again with others if need be; or does not, where the BMC is
+	// to be left alone now. It is for those who do not want to hold all passwords for a period; nil is PollTarget.Target.
+	Reach func(ctx context.Context, key string, poll func(Target) error) error
 
 	mu      sync.Mutex
 	stats   PollStats
@@ -39,10 +42,11 @@ const longestLeaveOut = 15
 
 // PollTarget is a BMC to poll.
 type PollTarget struct {
-	Target    Target
+	Target    Target // of no account where the Poller has Reach
 	Key       string // the caller's, unique: the machine's ID
 	Cursor    string // behind which events are read; see EventPage
 	Events    bool   // read the event log too
+	Inventory bool   // read models and firmware too
 	PowerOnly bool   // read nothing but the power state
 }
 
@@ -53,8 +57,11 @@ type Poll struct {
 	At     time.Time
 	Took   time.Duration
 	Health Health
+	From   string    // the cursor behind which events were read
 	Events EventPage // Cursor is the one to keep
 	Err    error
+
+	Inventory *Inventory // where it was asked for and could be read
 }
 
 // PollStats counts what a Poller did.
@@ -193,20 +200,16 @@ func (p *Poller) poll(ctx context.Context, d due) {
 		p.stats.Late++
 	}
 	p.mu.Unlock()
-	out := Poll{Key: d.Key, Target: d.Target, At: begin, Health: Health{Power: Unknown, Overall: Unclear}, Events: EventPage{Cursor: d.Cursor}}
-	bounded, cancel := context.WithTimeout(ctx, cmp.Or(p.Timeout, min(p.period()/2, 30*time.Second)))
-	out.Err = p.Controller.pollOne(bounded, d.PollTarget, &out)
-	cancel()
-	out.Took = time.Since(begin)
+	out, asked := p.Once(ctx, d.PollTarget)
 	ended := ctx.Err() != nil
-	if !ended {
+	if !ended && asked {
 		p.Took(ctx, out)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.now--
 	delete(p.running, d.Key)
-	if ended {
+	if ended || !asked {
 		return
 	}
 	p.stats.Polls++
@@ -222,6 +225,26 @@ func (p *Poller) poll(ctx context.Context, d due) {
 	}
 	f.inRow++
 	f.leaveOut = min(1<<min(f.inRow, 10)-1, longestLeaveOut)
+}
+
+// Once polls a BMC now, whatever its turn, and tells nobody else. asked is false where Reach left it alone.
+func (p *Poller) Once(ctx context.Context, t PollTarget) (out Poll, asked bool) {
+	bounded, cancel := context.WithTimeout(ctx, cmp.Or(p.Timeout, min(p.period()/2, 30*time.Second)))
+	defer cancel()
+	begin := time.Now()
+	one := func(at Target) error {
+		asked, t.Target = true, at
+		out = Poll{Key: t.Key, Target: at, At: begin, Health: Health{Power: Unknown, Overall: Unclear}, From: t.Cursor, Events: EventPage{Cursor: t.Cursor}}
+		return p.Controller.pollOne(bounded, t, &out)
+	}
+	var err error
+	if p.Reach == nil {
+		err = one(t.Target)
+	} else if err = p.Reach(bounded, t.Key, one); err != nil && !asked { // it could not even be asked
+		asked, out = true, Poll{Key: t.Key, At: begin, Health: Health{Power: Unknown, Overall: Unclear}, From: t.Cursor, Events: EventPage{Cursor: t.Cursor}}
+	}
+	out.Err, out.Took = err, time.Since(begin)
+	return out, asked
 }
 
 // pollOne reads a BMC in one session.
@@ -243,6 +266,13 @@ func (c *Controller) pollOne(ctx context.Context, t PollTarget, out *Poll) error
 					return err
 				}
 				out.Events = page
+			}
+			if t.Inventory {
+				inv, err := l.inventory(ctx)
+				if err != nil && !isAny(err, ErrUnsupported) {
+					return err
+				}
+				out.Inventory = &inv
 			}
 			return unread
 		})

@@ -24,7 +24,7 @@ func (l *link) rfReadings(ctx context.Context, h *Health) error {
 	}); err != nil {
 		return err
 	}
-	h.Overall = worse(h.Overall, rfHealth(system.body))
+	h.Overall = Worse(h.Overall, rfHealth(system.body))
 	paths := system.body.obj("Links").links("Chassis")
 	if len(paths) == 0 {
 		var err error

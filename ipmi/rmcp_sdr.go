@@ -271,7 +271,7 @@ func (s rmcpSensor) states(active []uint8) (worst Severity, text string) {
 		if t := s.event.EventString(s.sort, data); t != "" {
 			texts = append(texts, t)
 		}
-		worst = worse(worst, cmp.Or(selSeverity[s.event.EventSeverity(s.sort, data, types.EventDir(false))], OK))
+		worst = Worse(worst, cmp.Or(selSeverity[s.event.EventSeverity(s.sort, data, types.EventDir(false))], OK))
 	}
 	if s.sort == types.SensorTypePowerSupply && s.event == 0x6f && !slices.Contains(active, 0) {
 		return Unclear, "not there"

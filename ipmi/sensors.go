@@ -62,7 +62,7 @@ func (l *link) health(ctx context.Context) (Health, error) {
 		err = l.rmcpReadings(ctx, &h)
 	}
 	for _, r := range h.Readings {
-		h.Overall = worse(h.Overall, r.State)
+		h.Overall = Worse(h.Overall, r.State)
 	}
 	return h, err
 }

@@ -104,6 +104,7 @@ type Engine struct {
 	Trace     func(trace.Line) // of the engine's own part in a boot; it must not wait. nil: none
 	Directory Directory        // what the reverse DNS is to say
 	Names     Names            // the name server; used by TellNames alone
+	Doctor    Doctor           // the health of machines; used by Polled alone
 	Meter     Meter            // used by Account and TakeRound alone
 	Books     Books
 
@@ -120,6 +121,9 @@ type Engine struct {
 	// SeenWithin is how long a machine may take from power on to its first packet before another boot method is tried. Zero
 	// means that nobody looks at the wire.
 	SeenWithin time.Duration
+
+	// ObeyWithin bounds one try of a controller step: a BMC that has not answered or obeyed by then is reported as such. Zero means 60 s.
+	ObeyWithin time.Duration
 
 	Plan  func(machine.JobKind) []machine.Step // nil means machine.Plan
 	Lease time.Duration                        // how long a controller step may be silent before another replica takes it up; zero means 90 s

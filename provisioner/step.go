@@ -1,6 +1,7 @@
 package provisioner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,7 +66,7 @@ func (e *Engine) actStep(ctx context.Context, a Action) error {
 	if err != nil || !mine {
 		return err
 	}
-	work, cancel := context.WithTimeout(ctx, stepTime)
+	work, cancel := context.WithTimeout(ctx, cmp.Or(e.ObeyWithin, stepTime))
 	var told *heard
 	var failure error
 	if j.Step == machine.StepAskBMC || j.Step == machine.StepJudge {

@@ -80,7 +80,11 @@ func (m *machineShow) Run(ctx context.Context, t *terminal) error {
 		if err != nil {
 			return err
 		}
-		return m.show(t, map[string]any{"machine": x, "events": events}, func(w io.Writer) {
+		health, err := c.Health(ctx, x.ID)
+		if err != nil {
+			return err
+		}
+		return m.show(t, map[string]any{"machine": x, "health": health, "events": events}, func(w io.Writer) {
 			fmt.Fprintf(w, "machine\t%s (%s)\nstate\t%s\nclass\t%s\nBMC\t%s %s\nUUID\t%s\nserial\t%s\n", x.Name, x.ID, x.State, x.Class, x.BMC.Protocol, x.BMC.Address, x.Hardware.UUID, x.Hardware.Serial)
 			for _, n := range x.Hardware.NICs {
 				fmt.Fprintf(w, "port\t%s %s %s\n", n.MAC, n.Role, n.Port)
@@ -94,6 +98,7 @@ func (m *machineShow) Run(ctx context.Context, t *terminal) error {
 			if x.Reason != "" {
 				fmt.Fprintf(w, "reason\t%s\n", x.Reason)
 			}
+			showHealth(w, health)
 			fmt.Fprintln(w)
 			showEvents(w, events)
 		})

@@ -17,11 +17,14 @@ import (
 // deskCommands look after machines from afar.
 type deskCommands struct {
 	Console machineConsole `cmd:"" help:"Open a machine's serial console."`
-	BMC     machineBMC     `cmd:"" name:"bmc" help:"A machine's BMC: its password and its certificate."`
+	Health  machineHealth  `cmd:"" help:"Health of all machines, or one machine's sensors, as their BMCs see it."`
+	BMC     machineBMC     `cmd:"" name:"bmc" help:"A machine's BMC: its event log, its firmware, its password and its certificate."`
 }
 
 // machineBMC is the operators' side of a machine's BMC.
 type machineBMC struct {
+	Show   bmcShow   `cmd:"" help:"Show what is known of a BMC: models, firmware, network, habits."`
+	Log    bmcLog    `cmd:"" help:"Show a BMC's event log as it was read."`
 	Set    bmcSet    `cmd:"" help:"Record the user and password of a BMC; a login with them is tried first."`
 	Rotate bmcRotate `cmd:"" help:"Give a BMC a new random password."`
 	Trust  bmcTrust  `cmd:"" help:"Trust the certificate that a BMC shows now."`

@@ -172,7 +172,8 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 	if err != nil {
 		return err
 	}
-	engine, err := newEngine(cfg, db, log, string(authority.certPEM), edge)
+	bmcs := &ipmi.Controller{Log: log, Poll: 400 * time.Millisecond}
+	engine, err := newEngine(cfg, db, log, string(authority.certPEM), edge, bmcs)
 	if err != nil {
 		return err
 	}
@@ -191,7 +192,11 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 	}
 	server.Pools, server.Addresses, server.Ledger = db, db, db
 	hub, recorder := newConsoles(cfg, engine, db, node, log)
-	server.Desk = api.Desk{BMCs: db, Consoles: hub, Records: db, CustomersMay: cfg.Console.Customers}
+	server.Desk = api.Desk{BMCs: db, Health: db, Consoles: hub, Records: db, CustomersMay: cfg.Console.Customers}
+	metrics := prometheus.NewRegistry()
+	if err := runPoller(ctx, group, cfg, engine, db, bmcs, server, metrics, log); err != nil {
+		return err
+	}
 	handler := server.Handler()
 
 	cert, err := authority.issue(cfg.Boot.Address, time.Now())
@@ -208,7 +213,6 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 		return err
 	}
 	serveHTTP(ctx, group, tlsListener, handler)
-	metrics := prometheus.NewRegistry()
 	trusted := http.NewServeMux()
 	trusted.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	trusted.Handle("/", api.Trusted(handler))
@@ -240,7 +244,7 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 }
 
 // newEngine joins the engine to what answers its seams.
-func newEngine(cfg config, db *postgres.DB, log *slog.Logger, ca string, edge network.Edge) (*provisioner.Engine, error) {
+func newEngine(cfg config, db *postgres.DB, log *slog.Logger, ca string, edge network.Edge, bmcs *ipmi.Controller) (*provisioner.Engine, error) {
 	ports, err := newPorts(cfg, db)
 	if err != nil {
 		return nil, err
@@ -249,13 +253,12 @@ func newEngine(cfg config, db *postgres.DB, log *slog.Logger, ca string, edge ne
 	if err != nil {
 		return nil, fmt.Errorf("read api_listen: %w", err)
 	}
-	bmcs := &ipmi.Controller{Log: log, Poll: 400 * time.Millisecond}
 	e := &provisioner.Engine{
-		Store: db, Shelf: db, Tickets: db, Vault: db, BMCs: db, Pins: db,
+		Store: db, Shelf: db, Tickets: db, Vault: db, BMCs: db, Pins: db, Doctor: db,
 		Power: bmcs, Accounts: bmcs, Memory: bmcs, Certificates: bmcs, Serial: bmcs,
 		Discovery: cfg.Boot.Discovery, Inbox: db, Visits: db, List: db, Identify: bmcs, Boots: db,
-		SeenWithin: time.Duration(cfg.BMC.SeenWithin),
-		Edge:       edge, Ports: ports,
+		SeenWithin: time.Duration(cfg.BMC.SeenWithin), ObeyWithin: time.Duration(cfg.BMC.ObeyWithin),
+		Edge: edge, Ports: ports,
 		Agents:   "https://" + net.JoinHostPort(cfg.Boot.Address.String(), port),
 		Images:   fmt.Sprintf("http://%s/images", net.JoinHostPort(cfg.Boot.Address.String(), strconv.Itoa(int(cfg.Boot.HTTPPort)))),
 		CA:       ca,
