@@ -28,6 +28,11 @@ type Credentials struct {
 	Unchecked bool   `json:"unchecked,omitempty" doc:"record it without logging in with it"`
 }
 
+// BMCCheck is what a BMC made of the credentials on record.
+type BMCCheck struct {
+	Says string `json:"says"`
+}
+
 // TrustedCertificate is what became of a request to trust a certificate.
 type TrustedCertificate struct {
 	Was string `json:"was,omitempty" doc:"SHA-256 of the certificate that was trusted before"`
@@ -59,6 +64,33 @@ func (s *Server) bmcRoutes(api huma.API) {
 			return nil, err
 		}
 		return nil, s.Engine.Rotate(ctx, m.ID)
+	})
+	route(s, api, http.MethodPost, "/v1/machines/{id}/bmc/check", "check-bmc", "Log in to a BMC once with what is on record, also where it refused that before", func(ctx context.Context, in *MachinePath) (*reply[BMCCheck], error) {
+		m, err := s.operatorsMachine(ctx, in.ID)
+		if err != nil {
+			return nil, err
+		}
+		says, err := s.Engine.CheckBMC(ctx, m.ID)
+		return &reply[BMCCheck]{BMCCheck{Says: says}}, err
+	})
+	route(s, api, http.MethodGet, "/v1/machines/{id}/bmc/baseline", "get-bmc-baseline", "What a BMC was like at hand-over, and what differs", func(ctx context.Context, in *struct {
+		MachinePath
+		Now bool `query:"now" doc:"read the BMC now, rather than what was found at the last comparison"`
+	}) (*reply[provisioner.Comparison], error) {
+		m, err := s.operatorsMachine(ctx, in.ID)
+		if err != nil {
+			return nil, err
+		}
+		c, err := s.Engine.Baseline(ctx, m.ID, in.Now, false)
+		return &reply[provisioner.Comparison]{c}, err
+	})
+	route(s, api, http.MethodPost, "/v1/machines/{id}/bmc/baseline", "accept-bmc-baseline", "Read a BMC now and accept it as it is", func(ctx context.Context, in *MachinePath) (*reply[provisioner.Comparison], error) {
+		m, err := s.operatorsMachine(ctx, in.ID)
+		if err != nil {
+			return nil, err
+		}
+		c, err := s.Engine.Baseline(ctx, m.ID, true, true)
+		return &reply[provisioner.Comparison]{c}, err
 	})
 	route(s, api, http.MethodPost, "/v1/machines/{id}/bmc/trust", "trust-bmc", "Trust the certificate that a BMC shows now", func(ctx context.Context, in *struct {
 		MachinePath

@@ -141,6 +141,32 @@ func TestD11(t *testing.T) {
 			hears(t, ours, "hello")
 		}, "IPMI")
 	})
+	t.Run("sessions that died with a program", func(t *testing.T) {
+		worlds(t, func(t *testing.T, w *world) {
+			// A server is killed again and again: the BMC has four slots, and each life leaves a session.
+			for life := range 7 {
+				relay, closeRelay := relayTo(t, w.target.Address)
+				dead := w.target
+				dead.Address = relay
+				c := quick()
+				c.Answer = 50 * time.Millisecond
+				if err := c.InSession(long(t), dead, closeRelay); err != nil {
+					t.Fatalf("life %d: %v", life, err)
+				}
+			}
+			c := quick()
+			must(t, c.InSession(long(t), w.target, func() {
+				// One that lives is left alone.
+				if err := quick().Check(long(t), w.target); err != nil {
+					t.Error(err)
+				}
+			}))
+			if opened, closed := w.sessions(); opened-closed > 1 { // the last one's
+				t.Errorf("%d sessions opened, %d closed", opened, closed)
+			}
+			w.sessions = nil // the last life's is still there
+		}, "IPMI")
+	})
 	t.Run("link lost", func(t *testing.T) {
 		worlds(t, func(t *testing.T, w *world) {
 			c := quick()

@@ -58,6 +58,7 @@ type memory struct {
 	worked  string    // the user that logged in last
 	noBasic bool      // Redfish: Basic authentication was refused
 	armed   *nextBoot // the override that the coming start shall see
+	looked  bool      // IPMI: for sessions that died with an earlier program
 }
 
 // nextBoot is an override that was set and read back.

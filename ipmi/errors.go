@@ -15,6 +15,8 @@ import (
 var (
 	// ErrCredentials means that the BMC refused the user, the password or the privilege. Trying again makes a lock-out.
 	ErrCredentials = errors.New("credentials refused")
+	// ErrForbidden comes with ErrCredentials where the login worked and one request was refused: the password is right.
+	ErrForbidden = errors.New("not allowed to this user")
 	// ErrUnreachable means that nothing which speaks the protocol answers.
 	ErrUnreachable = errors.New("unreachable")
 	// ErrBusy means that the BMC cannot take the request now, for example because all its session slots are taken.
@@ -128,6 +130,9 @@ func (t Target) on(doing string, err error) error {
 	var f *failure
 	if errors.As(err, &f) {
 		e.kinds, e.detail, e.retry = []error{f.kind}, f.detail, f.retry
+		if f.kind == ErrCredentials && !f.login {
+			e.kinds = append(e.kinds, ErrForbidden)
+		}
 		if f.cause != nil {
 			e.kinds = append(e.kinds, f.cause)
 		}

@@ -128,7 +128,9 @@ func (c *rfConn) do(ctx context.Context, method, path string, body any, header h
 		return a, err
 	}
 	if c.basic {
-		return a, a.refusal()
+		f := a.refusal()
+		f.login = true // the password goes with each request
+		return a, f
 	}
 	c.logout(ctx)
 	if err := c.login(ctx); err != nil {

@@ -67,13 +67,8 @@ func (l *link) rfServiceFacts(ctx context.Context, b *Baseline) error {
 		slices.Sort(servers)
 		b.fact(strings.Join(servers, ","), subjectServices, "NTP", "servers")
 	}
-	if list := manager.body.obj("HostInterfaces").str("@odata.id"); list != "" {
-		if _, err := each(ctx, g, list, 8, func(r resource) bool {
-			b.fact(strconv.FormatBool(r.body.flag("InterfaceEnabled", false)), subjectServices, "host-interface", r.body.text("Id"))
-			return true
-		}); err != nil && !isAny(err, ErrUnsupported) {
-			return err
-		}
+	if err := l.rfHostAccessFacts(ctx, b); err != nil && !isAny(err, ErrUnsupported) {
+		return err
 	}
 	return l.rfKeyFacts(ctx, b)
 }

@@ -65,6 +65,10 @@ func openRMCP(ctx context.Context, t Target, m *memory, k *known, answer time.Du
 		case err == nil:
 			k.keepSuite(int(suites[i]))
 			c.log = log
+			if !m.looked {
+				m.looked = true
+				c.closeLeft(ctx)
+			}
 			return c, nil
 		case errors.Is(err, errPrivilege) && level == types.PrivilegeLevelAdministrator:
 			level = types.PrivilegeLevelOperator // which is all that power and boot options need

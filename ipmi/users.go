@@ -151,7 +151,7 @@ func (l *link) trial(ctx context.Context, t Target) error {
 	defer cancel()
 	for failed := 1; ; failed++ {
 		aside := &bmc{}
-		aside.known.k.CipherSuite = l.b.known.suite()
+		aside.known.k.CipherSuite, aside.looked = l.b.known.suite(), true
 		conn, err := (&link{c: l.c, t: t, b: aside}).dial(ctx)
 		if err == nil {
 			conn.close(ctx)

@@ -37,6 +37,8 @@ func (h *hands) Do(ctx context.Context, in machine.Instruction, progress func(do
 		found := h.record().Hardware
 		found.Accelerators = found.Accelerators[:max(0, len(found.Accelerators)-h.Absent)]
 		return machine.Inventory{Hardware: found, CPU: "simulated", Cores: 1, Memory: int64(h.Memory) << 20, Firmware: h.Firmware, Kernel: "simulated"}, nil
+	case machine.StepInBand:
+		return machine.InBand{State: machine.InBandAbsent, Why: "simulated"}, nil
 	case machine.StepDiscover:
 		return h.discovered(), nil
 	case machine.StepWipe, machine.StepEraseAll:

@@ -13,6 +13,7 @@ const (
 	StepPowerOn   StepName = "power-on"   // BMC: on, and seen on
 	StepHello     StepName = "hello"      // firmware, loader, kernel, RAM disk; the agent trades its nonce for a token
 	StepInventory StepName = "inventory"  // what is there is what was recorded
+	StepInBand    StepName = "in-band"    // the RAM disk tries to change the BMC from inside, as a customer's root could
 	StepWipe      StepName = "wipe"       // take down old signatures and data
 	StepWrite     StepName = "write"      // stream the image to the system disk
 	StepVerify    StepName = "verify"     // read it back
@@ -21,10 +22,13 @@ const (
 	StepFirstBoot StepName = "first-boot" // the installed OS phones home
 	StepNetwork   StepName = "network"    // edge: public address, bandwidth, anti-spoof
 	StepValidate  StepName = "validate"   // the installed OS judges its cards
+	StepBaseline  StepName = "baseline"   // BMC: record what a customer could change through it
 	StepHandOver  StepName = "hand-over"  // close the provisioning port, give it to the customer
+	StepCompare   StepName = "compare"    // BMC: is it as it was at hand-over?
 	StepEraseAll  StepName = "erase"      // every byte of every disk
 	StepProve     StepName = "prove"      // read back, nothing left
 	StepShutDown  StepName = "shut-down"  // BMC: off before it goes back to stock
+	StepRotate    StepName = "rotate"     // BMC: a new password, and the comparison again: no customer's system runs any more
 	StepRelease   StepName = "release"    // address into cool-down, machine into stock
 
 	StepAskBMC   StepName = "ask-bmc"    // BMC: where its log ends, firmware, power supplies, fans
@@ -74,6 +78,7 @@ func Plan(kind JobKind) []Step {
 	}
 	isolate := Step{Name: StepIsolate, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5}
 	install := []Step{
+		{Name: StepInBand, Actor: Agent, Deadline: 3 * time.Minute, Quiet: time.Minute},
 		{Name: StepWipe, Actor: Agent, Deadline: 30 * time.Minute, Quiet: time.Minute, Destructive: true},
 		{Name: StepWrite, Actor: Agent, Deadline: 2 * time.Hour, Quiet: time.Minute, Destructive: true},
 		{Name: StepVerify, Actor: Agent, Deadline: 2 * time.Hour, Quiet: time.Minute},
@@ -82,6 +87,7 @@ func Plan(kind JobKind) []Step {
 		{Name: StepFirstBoot, Actor: InstalledOS, Deadline: 20 * time.Minute},
 		{Name: StepNetwork, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5},
 		{Name: StepValidate, Actor: InstalledOS, Deadline: 10 * time.Minute, Quiet: 2 * time.Minute},
+		{Name: StepBaseline, Actor: Controller, Deadline: 5 * time.Minute, Tries: 5},
 		{Name: StepHandOver, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5},
 	}
 	switch kind {
@@ -89,7 +95,7 @@ func Plan(kind JobKind) []Step {
 		return append(append([]Step{isolate}, boot...), install...)
 	case AcceptanceJob:
 		plan := append([]Step{isolate, {Name: StepAskBMC, Actor: Controller, Deadline: 5 * time.Minute, Tries: 3}}, boot...)
-		plan = append(plan, install[:6]...) // up to the first boot
+		plan = append(plan, install[1:7]...) // from the wipe up to the first boot
 		return append(plan,
 			Step{Name: StepAccept, Actor: InstalledOS, Deadline: 96 * time.Hour, Quiet: 2 * time.Minute}, // the run's own plan shortens it
 			Step{Name: StepJudge, Actor: Controller, Deadline: 5 * time.Minute, Tries: 3},
@@ -97,10 +103,13 @@ func Plan(kind JobKind) []Step {
 			Step{Name: StepRelease, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5},
 		)
 	case ReclaimJob:
-		return append(append([]Step{isolate}, boot...),
+		// Nothing is done to the BMC before it is compared, but that the power is cut.
+		compare := Step{Name: StepCompare, Actor: Controller, Deadline: 5 * time.Minute, Tries: 5}
+		return append(append([]Step{isolate, boot[0], compare}, boot[1:]...),
 			Step{Name: StepEraseAll, Actor: Agent, Deadline: 48 * time.Hour, Quiet: 2 * time.Minute, Destructive: true},
 			Step{Name: StepProve, Actor: Agent, Deadline: 2 * time.Hour, Quiet: 2 * time.Minute},
 			Step{Name: StepShutDown, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5},
+			Step{Name: StepRotate, Actor: Controller, Deadline: 5 * time.Minute, Tries: 5},
 			Step{Name: StepRelease, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5},
 		)
 	}

@@ -118,7 +118,7 @@ type Erasure struct {
 // InBandState is whether a machine's own system can change its BMC.
 type InBandState string
 
-// States of in-band access.
+// States of in-band access. "" is not known.
 const (
 	InBandOpen   InBandState = "open"   // the BMC takes commands that change it
 	InBandClosed InBandState = "closed" // it is there and refuses them

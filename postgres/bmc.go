@@ -158,12 +158,12 @@ func tell(ctx context.Context, tx pgx.Tx, machineID, kind, text string) error {
 	return err
 }
 
-const bmcColumns = `rotated, next_secret IS NOT NULL, knowledge, in_band, in_band_why, in_band_at, baseline, found, inventory, inventory_at, bios_until`
+const bmcColumns = `rotated, next_secret IS NOT NULL, knowledge, in_band, in_band_why, in_band_at, baseline, found, inventory, inventory_at, bios_until, compared, shut`
 
 func scanBMC(row pgx.Row) (b provisioner.BMC, err error) {
-	var rotated, inBand, inventory, bios *time.Time
-	err = row.Scan(&rotated, &b.Rotating, &b.Knowledge, &b.InBand.State, &b.InBand.Why, &inBand, &b.Baseline, &b.Found, &b.Inventory, &inventory, &bios)
-	b.Rotated, b.InBand.At, b.InventoryAt, b.BIOSUntil = orZero(rotated), orZero(inBand), orZero(inventory), orZero(bios)
+	var rotated, inBand, inventory, bios, compared *time.Time
+	err = row.Scan(&rotated, &b.Rotating, &b.Knowledge, &b.InBand.State, &b.InBand.Why, &inBand, &b.Baseline, &b.Found, &b.Inventory, &inventory, &bios, &compared, &b.Shut)
+	b.Rotated, b.InBand.At, b.InventoryAt, b.BIOSUntil, b.Compared = orZero(rotated), orZero(inBand), orZero(inventory), orZero(bios), orZero(compared)
 	return b, err
 }
 
@@ -193,8 +193,8 @@ func (db *DB) PutBMC(ctx context.Context, machineID string, fn func(*provisioner
 		if err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, `UPDATE bmc SET in_band=$2, in_band_why=$3, in_band_at=$4, baseline=$5, found=$6, inventory=$7, inventory_at=$8, bios_until=$9 WHERE machine_id=$1`,
-			machineID, b.InBand.State, b.InBand.Why, nilTime(b.InBand.At), b.Baseline, b.Found, b.Inventory, nilTime(b.InventoryAt), nilTime(b.BIOSUntil))
+		_, err = tx.Exec(ctx, `UPDATE bmc SET in_band=$2, in_band_why=$3, in_band_at=$4, baseline=$5, found=$6, inventory=$7, inventory_at=$8, bios_until=$9, compared=$10, shut=$11 WHERE machine_id=$1`,
+			machineID, b.InBand.State, b.InBand.Why, nilTime(b.InBand.At), b.Baseline, b.Found, b.Inventory, nilTime(b.InventoryAt), nilTime(b.BIOSUntil), nilTime(b.Compared), b.Shut)
 		if err != nil {
 			return fmt.Errorf("write BMC: %w", err)
 		}

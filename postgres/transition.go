@@ -171,6 +171,11 @@ func (db *DB) write(ctx context.Context, tx pgx.Tx, w *provisioner.Work) error {
 			return fmt.Errorf("forget sighting: %w", err)
 		}
 	}
+	if b := w.InBand; b != nil {
+		if _, err := tx.Exec(ctx, `UPDATE bmc SET in_band = $2, in_band_why = $3, in_band_at = $4 WHERE machine_id = $1`, w.Machine.ID, b.State, b.Why, w.Now); err != nil {
+			return fmt.Errorf("write in-band access: %w", err)
+		}
+	}
 	for _, t := range w.Spend {
 		if err := putTicket(ctx, tx, t); err != nil {
 			return err

@@ -145,6 +145,10 @@ func (e *Engine) hear(ctx context.Context, w *Work, role Role, r machine.Report)
 	case machine.Done:
 		return e.stepDone(ctx, w, role, r)
 	case machine.Failed:
+		if r.Step == machine.StepInBand { // what cannot be tried is not known, and no reason to turn a machine away
+			r.Result = nil
+			return e.stepDone(ctx, w, role, r)
+		}
 		if err := e.failAttempt(ctx, w, r.Fatal, clip(r.Error)); err != nil {
 			return machine.Instruction{}, err
 		}
@@ -180,6 +184,9 @@ func (e *Engine) judge(w *Work, r machine.Report) (failure error, fatal bool) {
 			return fmt.Errorf("read inventory: %w", err), false
 		}
 		return CheckInventory(w.Machine.Hardware, inv), true
+	case machine.StepInBand:
+		w.InBand = seenInBand(r)
+		w.Events = append(w.Events, Event{At: w.Now, Kind: "bmc.in-band", MachineID: w.Machine.ID, Text: InBandText(*w.InBand)}) // for operators alone
 	case machine.StepEraseAll, machine.StepProve:
 		var proofs []machine.Erasure
 		if err := json.Unmarshal(r.Result, &proofs); err != nil {

@@ -65,6 +65,8 @@ type BMC struct {
 	InBand      InBand          `json:"in_band"`               // whether the machine's own system reaches it, as the RAM disk saw it
 	Baseline    *ipmi.Baseline  `json:"baseline,omitempty"`    // at the last hand-over, or as an operator accepted it
 	Found       *ipmi.Baseline  `json:"found,omitempty"`       // as it was when it was last compared
+	Compared    time.Time       `json:"compared,omitzero"`     // when it was last found to be as in the baseline, after a customer had the machine
+	Shut        string          `json:"shut,omitempty"`        // the machine's own ways to its BMC that were shut at the last installation, and read back so
 	Inventory   *ipmi.Inventory `json:"inventory,omitempty"`   // models, firmware, network
 	InventoryAt time.Time       `json:"inventory_at,omitzero"` //
 	BIOSUntil   time.Time       `json:"bios_until,omitzero"`   // BIOS settings were asked for and must hold by then

@@ -88,6 +88,9 @@ type Engine struct {
 	Memory       Memory
 	Certificates Certificates
 	Serial       Serial
+	Baselines    Baselines
+	HostAccess   HostAccess
+	Care         Care // what is left out between two customers
 
 	Facts            BMCFacts    // nil: acceptance does not know what BMCs saw, and is incomplete
 	Acceptances      Acceptances // nil: there are no acceptance runs

@@ -53,6 +53,9 @@ func (e *Engine) rotate(ctx context.Context, m machine.Machine) error {
 		if err == nil {
 			return e.Vault.Promote(ctx, m.ID, s.Next)
 		}
+		if errors.Is(err, ipmi.ErrForbidden) { // it logged in
+			return e.Vault.Promote(ctx, m.ID, s.Next)
+		}
 		if !errors.Is(err, ipmi.ErrCredentials) {
 			return discreet(m, err)
 		}
@@ -65,32 +68,37 @@ func (e *Engine) rotate(ctx context.Context, m machine.Machine) error {
 	switch {
 	case err == nil: // a login with it worked
 		return e.Vault.Promote(ctx, m.ID, next)
-	case errors.Is(err, ipmi.ErrPassword), errors.Is(err, ipmi.ErrLied): // the old one holds
+	case errors.Is(err, ipmi.ErrPassword): // nothing was changed
 		return errors.Join(discreet(m, err), e.Vault.Withdraw(ctx, m.ID, next))
 	case ctx.Err() != nil:
 		return discreet(m, err)
-	case errors.Is(err, ipmi.ErrCredentials) && cutShort: // nor does the other one
+	case refusedLogin(err) && cutShort: // nor does the other one
 		return fmt.Errorf("BMC of %s: %w", m.Name, errNeither)
 	}
 	return e.settle(ctx, m, s, next, err)
 }
 
-// settle finds out which password holds after a change that failed for another reason than the password. It logs in at most
-// twice.
+// refusedLogin reports whether a BMC refused the password, and not one request of a session that the password had opened.
+func refusedLogin(err error) bool {
+	return errors.Is(err, ipmi.ErrCredentials) && !errors.Is(err, ipmi.ErrForbidden)
+}
+
+// settle finds out which password holds after a change that failed: what the BMC said of it counts for nothing, a login does. It
+// logs in at most twice.
 func (e *Engine) settle(ctx context.Context, m machine.Machine, s Secrets, next string, failure error) error {
-	if !errors.Is(failure, ipmi.ErrCredentials) {
+	if !refusedLogin(failure) {
 		old := e.Accounts.Check(ctx, target(m, s.Username, s.Current))
-		if old == nil {
+		if old == nil || errors.Is(old, ipmi.ErrForbidden) {
 			return errors.Join(discreet(m, failure), e.Vault.Withdraw(ctx, m.ID, next))
 		}
-		if !errors.Is(old, ipmi.ErrCredentials) {
+		if !refusedLogin(old) {
 			return discreet(m, failure)
 		}
 	}
 	switch err := e.Accounts.Check(ctx, target(m, s.Username, next)); {
-	case err == nil:
+	case err == nil, errors.Is(err, ipmi.ErrForbidden):
 		return e.Vault.Promote(ctx, m.ID, next)
-	case errors.Is(err, ipmi.ErrCredentials):
+	case refusedLogin(err):
 		return fmt.Errorf("BMC of %s: %w", m.Name, errNeither)
 	}
 	return discreet(m, failure)

@@ -18,6 +18,9 @@ type account struct {
 	password string
 	refuses  error // what SetPassword answers without doing it
 	silent   bool  // nothing is answered
+	lies     bool  // SetPassword says that it was not done, and it was
+	breaks   bool  // what it set logs nobody in, nor does the old one
+	forbids  bool  // who logs in may not read the power state
 	dies     string
 	failures int // logins that were refused
 }
@@ -46,6 +49,9 @@ func (a *account) login(t ipmi.Target) error {
 func (a *account) Check(_ context.Context, t ipmi.Target) error {
 	a.die("before the look")
 	err := a.login(t)
+	if err == nil && a.forbids {
+		err = fmt.Errorf("BMC of %s at %s: check: %w", t.Name, t.Address, errors.Join(ipmi.ErrCredentials, ipmi.ErrForbidden))
+	}
 	a.die("after the look")
 	return err
 }
@@ -59,6 +65,12 @@ func (a *account) SetPassword(_ context.Context, t ipmi.Target, _, password stri
 		return fmt.Errorf("BMC of %s at %s: set password: %w", t.Name, t.Address, a.refuses)
 	}
 	a.password = password
+	if a.breaks {
+		a.password = "nobody knows"
+	}
+	if a.lies {
+		return fmt.Errorf("BMC of %s at %s: set password: %w", t.Name, t.Address, ipmi.ErrLied)
+	}
 	a.die("after the change")
 	if err := a.login(ipmi.Target{Password: password}); err != nil {
 		return err

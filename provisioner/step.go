@@ -102,12 +102,18 @@ func current(w *Work, a Action) bool {
 // failTry tries a controller step again after a growing pause, or gives the attempt up.
 func (e *Engine) failTry(ctx context.Context, w *Work, failure error) error {
 	step, _, _ := e.step(w.Job.Kind, w.Job.Step)
+	var changed *changedError
+	if errors.As(failure, &changed) {
+		err := e.failAttempt(ctx, w, true, failure.Error())
+		w.Machine.Reason = clip(fmt.Sprintf("%s: %s", w.Machine.Reason, changed.detail())) // the order's events, which its customer reads, have only how many
+		return err
+	}
 	if errors.Is(failure, ipmi.ErrCredentials) || errors.Is(failure, ipmi.ErrLocked) || untrusted(failure) {
 		return e.failAttempt(ctx, w, true, failure.Error()) // trying again locks the BMC's account, or calls a stranger
 	}
 	pause := time.Duration(w.Job.Try*w.Job.Try) * time.Second
 	if w.Job.Try >= step.Tries || w.Now.Add(pause).After(w.Job.StepAt.Add(step.Deadline)) {
-		return e.failAttempt(ctx, w, false, failure.Error())
+		return e.failAttempt(ctx, w, step.Name == machine.StepRotate, failure.Error()) // another attempt would erase the disks once more
 	}
 	w.note("job.try", "try %d of %d failed: %v; next in %s", w.Job.Try, step.Tries, failure, pause)
 	w.Job.Try++
@@ -152,6 +158,9 @@ func (e *Engine) carryOut(ctx context.Context, m machine.Machine, j machine.Job,
 			if j.Boots > 0 {
 				e.bootIgnored(ctx, m, t)
 			}
+			if (j.Kind == machine.ProvisionJob || j.Kind == machine.ReinstallJob) && j.Boots == 0 {
+				e.shutInBand(ctx, m, t)
+			}
 			err := e.Power.SetNextBoot(ctx, t, ipmi.DevicePXE, m.Firmware == machine.UEFI)
 			if errors.Is(err, ipmi.ErrOff) {
 				return nil // this BMC takes it only while the host is on: power-on does both
@@ -194,6 +203,8 @@ func (e *Engine) carryOut(ctx context.Context, m machine.Machine, j machine.Job,
 			return err
 		}
 		return e.Edge.Apply(ctx, []network.Port{PublicPort(m, *o)}, nil)
+	case machine.StepBaseline:
+		return e.recordBaseline(ctx, m, j.Kind)
 	case machine.StepHandOver:
 		if err := e.setPort(ctx, m, machine.ProvisionNIC, false); err != nil {
 			return err
@@ -203,6 +214,10 @@ func (e *Engine) carryOut(ctx context.Context, m machine.Machine, j machine.Job,
 		}
 		m.State = machine.Active // the port is known to be shut: the customer gets in now, and not before
 		return e.Edge.Apply(ctx, []network.Port{PublicPort(m, *o)}, nil)
+	case machine.StepCompare:
+		return e.compareBaseline(ctx, m, o)
+	case machine.StepRotate:
+		return e.renew(ctx, m, o)
 	case machine.StepRelease:
 		return e.closePorts(ctx, m) // the rest is in the transition
 	}

@@ -21,12 +21,13 @@ type Work struct {
 	Terms   Terms            // what the order has agreed on
 	Trial   *machine.Trial   // nil when no acceptance run holds the machine
 
-	Events  []Event      // appended to the event log
-	Actions []Action     // enqueued
-	Past    *machine.Job // a job that this transition ended and replaced
-	NewJob  bool         // Job was started by this transition
-	Unsee   bool         // the machine is about to be switched on: what was seen of it before does not count
-	Spend   []Ticket     // nonces and tokens to write
+	Events  []Event         // appended to the event log
+	Actions []Action        // enqueued
+	Past    *machine.Job    // a job that this transition ended and replaced
+	NewJob  bool            // Job was started by this transition
+	Unsee   bool            // the machine is about to be switched on: what was seen of it before does not count
+	InBand  *machine.InBand // what the RAM disk saw when it tried to change the BMC; nil: it did not try
+	Spend   []Ticket        // nonces and tokens to write
 	Charges []Charge
 	Kept    []Kept // validation reports to keep
 }

@@ -1,4 +1,4 @@
-// Package inband asks the BMC of the machine it runs on what it is, through the machine's own interface to it.
+// Package inband asks the BMC of the machine it runs on what it is, and tries to change it, through the machine's own interface to it.
 package inband
 
 import (
@@ -98,7 +98,7 @@ func ask(ctx context.Context, s Sender, netFn, cmd byte, data ...byte) ([]byte, 
 		return nil, fmt.Errorf("command %#02x: empty answer", cmd)
 	}
 	if answer[0] != 0 {
-		return nil, fmt.Errorf("command %#02x: completion code %#02x", cmd, answer[0])
+		return nil, refusal{cmd, answer[0]}
 	}
 	return answer[1:], nil
 }

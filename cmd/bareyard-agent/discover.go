@@ -57,24 +57,46 @@ func (h *hands) neighbours(ctx context.Context, ports []string) map[string]machi
 func (h *hands) bmc(ctx context.Context) *machine.BMCFacts {
 	ctx, cancel := context.WithTimeout(ctx, bmcTime)
 	defer cancel()
+	if !h.reachBMC(ctx) {
+		return nil
+	}
+	f, err := inband.Read(ctx)
+	if err != nil {
+		h.log.Warn("the BMC does not answer", "error", err)
+		return nil
+	}
+	return &f
+}
+
+// tryBMC tries to change this machine's BMC, as the root of a system on it could.
+func (h *hands) tryBMC(ctx context.Context) machine.InBand {
+	ctx, cancel := context.WithTimeout(ctx, bmcTime)
+	defer cancel()
+	if !h.reachBMC(ctx) {
+		return machine.InBand{State: machine.InBandAbsent, Why: "no driver finds one"}
+	}
+	b, err := inband.Try(ctx)
+	if err != nil {
+		return machine.InBand{Why: err.Error()}
+	}
+	h.log.Info("in-band access to the BMC", "state", b.State, "why", b.Why)
+	return b
+}
+
+// reachBMC loads the drivers of the machine's own interface to its BMC, and reports whether there is one.
+func (h *hands) reachBMC(ctx context.Context) bool {
 	for _, modules := range [][]string{{"ipmi_si", "ipmi_devintf"}, {"ipmi_ssif"}} { // few boards have theirs on SMBus alone
 		for _, module := range modules {
 			if err := h.drivers.probe(module); err != nil {
 				h.log.Info("no driver for a BMC", "module", module, "error", err) // most often: there is none
 			}
 		}
-		if !appears(ctx, "/dev/ipmi0", ipmiTime) {
-			continue
+		if appears(ctx, "/dev/ipmi0", ipmiTime) {
+			return true
 		}
-		f, err := inband.Read(ctx)
-		if err != nil {
-			h.log.Warn("the BMC does not answer", "error", err)
-			return nil
-		}
-		return &f
 	}
 	h.log.Info("there is no BMC that this machine reaches")
-	return nil
+	return false
 }
 
 // appears waits for a file.

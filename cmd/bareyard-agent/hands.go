@@ -51,6 +51,8 @@ func (h *hands) Do(ctx context.Context, in machine.Instruction, progress func(do
 		return h.inventory.Read()
 	case machine.StepDiscover:
 		return h.discover(ctx)
+	case machine.StepInBand:
+		return h.tryBMC(ctx), nil
 	case machine.StepWipe:
 		return nil, h.disks.Wipe(ctx, in.Disks)
 	case machine.StepEraseAll:

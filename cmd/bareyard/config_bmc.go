@@ -3,9 +3,11 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/bareyard/bareyard/machine"
+	"github.com/bareyard/bareyard/provisioner"
 )
 
 // bmcConfig is how the machines' BMCs are treated.
@@ -13,6 +15,11 @@ type bmcConfig struct {
 	SeenWithin duration `yaml:"seen_within"` // from power on to the first packet, before another boot method is tried
 	ObeyWithin duration `yaml:"obey_within"` // from a command to the state that was asked for, before the try counts as failed
 	Poll       often    `yaml:"poll"`        // between two reads of a BMC's sensors and event log
+
+	KeepPassword   bool     `yaml:"keep_password"`    // it is not changed at return
+	KeepPasswordAt []string `yaml:"keep_password_at"` // nor at these sites
+	LeaveInBand    bool     `yaml:"leave_in_band"`    // the machines' own ways to their BMCs are not shut
+	Ignore         []string `yaml:"ignore"`           // paths of the baseline that do not count
 }
 
 // often is a duration, or off, which is less than none.
@@ -58,5 +65,15 @@ func (b *bmcConfig) problem() (key, problem, hint string) {
 	if d := time.Duration(b.Poll); d >= 0 && (d < 10*time.Second || d > 24*time.Hour) {
 		return "bmc.poll", fmt.Sprintf("is %s", d), "choose 10s to 24h, or off"
 	}
+	for _, p := range b.Ignore {
+		if p == "" || strings.HasPrefix(p, "/") || strings.HasSuffix(p, "/") || strings.ContainsAny(p, "*? ") {
+			return "bmc.ignore", fmt.Sprintf("holds %q", p), "write a path as `bareyard machine baseline` shows it, e.g. bios/BootOrder; what is below it is left out too"
+		}
+	}
 	return "", "", ""
+}
+
+// care is what is left out between two customers.
+func (b *bmcConfig) care() provisioner.Care {
+	return provisioner.Care{KeepPassword: b.KeepPassword, KeepPasswordAt: b.KeepPasswordAt, LeaveInBand: b.LeaveInBand, Ignore: b.Ignore}
 }

@@ -84,6 +84,10 @@ func (m *machineShow) Run(ctx context.Context, t *terminal) error {
 		if err != nil {
 			return err
 		}
+		bmc, err := c.BMC(ctx, x.ID)
+		if err != nil {
+			return err
+		}
 		return m.show(t, map[string]any{"machine": x, "health": health, "events": events}, func(w io.Writer) {
 			fmt.Fprintf(w, "machine\t%s (%s)\nstate\t%s\nclass\t%s\nBMC\t%s %s\nUUID\t%s\nserial\t%s\n", x.Name, x.ID, x.State, x.Class, x.BMC.Protocol, x.BMC.Address, x.Hardware.UUID, x.Hardware.Serial)
 			for _, n := range x.Hardware.NICs {
@@ -94,6 +98,9 @@ func (m *machineShow) Run(ctx context.Context, t *terminal) error {
 			}
 			for _, a := range x.Hardware.Accelerators {
 				fmt.Fprintf(w, "card\t%s %s:%s\n", a.Slot, a.Vendor, a.Device)
+			}
+			if line := inBandLine(bmc); line != "" {
+				fmt.Fprintf(w, "in-band\t%s\n", line)
 			}
 			if x.Reason != "" {
 				fmt.Fprintf(w, "reason\t%s\n", x.Reason)

@@ -16,9 +16,10 @@ import (
 
 // deskCommands look after machines from afar.
 type deskCommands struct {
-	Console machineConsole `cmd:"" help:"Open a machine's serial console."`
-	Health  machineHealth  `cmd:"" help:"Health of all machines, or one machine's sensors, as their BMCs see it."`
-	BMC     machineBMC     `cmd:"" name:"bmc" help:"A machine's BMC: its event log, its firmware, its password and its certificate."`
+	Console  machineConsole  `cmd:"" help:"Open a machine's serial console."`
+	Health   machineHealth   `cmd:"" help:"Health of all machines, or one machine's sensors, as their BMCs see it."`
+	Baseline machineBaseline `cmd:"" help:"What a machine's BMC was like at hand-over, and what differs."`
+	BMC      machineBMC      `cmd:"" name:"bmc" help:"A machine's BMC: its event log, its firmware, its password and its certificate."`
 }
 
 // machineBMC is the operators' side of a machine's BMC.
@@ -26,6 +27,7 @@ type machineBMC struct {
 	Show   bmcShow   `cmd:"" help:"Show what is known of a BMC: models, firmware, network, habits."`
 	Log    bmcLog    `cmd:"" help:"Show a BMC's event log as it was read."`
 	Set    bmcSet    `cmd:"" help:"Record the user and password of a BMC; a login with them is tried first."`
+	Check  bmcCheck  `cmd:"" help:"Log in once with what is on record, also where the BMC refused it before."`
 	Rotate bmcRotate `cmd:"" help:"Give a BMC a new random password."`
 	Trust  bmcTrust  `cmd:"" help:"Trust the certificate that a BMC shows now."`
 }

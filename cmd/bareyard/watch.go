@@ -117,6 +117,8 @@ func describe(j machine.Job) string {
 		machine.StepBootDisk: "booting from disk", machine.StepFirstBoot: "first boot of the system", machine.StepNetwork: "programming address and bandwidth",
 		machine.StepValidate: "validating the accelerators", machine.StepHandOver: "handing over", machine.StepEraseAll: "erasing every disk", machine.StepProve: "proving the erasure",
 		machine.StepShutDown: "powering off", machine.StepRelease: "returning to stock",
+		machine.StepInBand: "trying the machine's own way to its BMC", machine.StepBaseline: "recording the BMC's settings",
+		machine.StepCompare: "comparing the BMC with what it was at hand-over", machine.StepRotate: "changing the BMC's password",
 	}
 	text := words[j.Step]
 	if j.Attempt > 1 {

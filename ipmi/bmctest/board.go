@@ -23,6 +23,7 @@ type Board struct {
 	firmware []ipmi.Firmware
 	bios     map[string]any
 	lan      ipmi.LAN
+	shut     bool
 }
 
 // Sensor is a sensor of a board. Value is in °C, RPM, V, A or W, by its kind; a power supply and others have none.
@@ -159,4 +160,18 @@ func (b *Board) SetLAN(l ipmi.LAN) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.lan = l
+}
+
+// HostAccess reports whether the host's own system may change its BMC.
+func (b *Board) HostAccess() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.shut
+}
+
+// SetHostAccess lets the host's own system change its BMC, or not.
+func (b *Board) SetHostAccess(open bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.shut = !open
 }

@@ -23,6 +23,8 @@ type Fault struct {
 	DropPassword  bool          // accepts a new password and keeps the old one
 	RefuseWeak    bool          // refuses a new password
 	DropEnable    bool          // accepts that a user is enabled or disabled and does nothing
+	KeepHost      bool          // Redfish: says that the host's way to it is shut, and it is open
+	DropHost      bool          // Redfish: accepts that the host's way to it is shut, and shows it open
 	FullLog       bool          // the event log says that it overflowed
 
 	RetryAfter      int    // Redfish: this many further requests with a session get 503 and Retry-After: 1

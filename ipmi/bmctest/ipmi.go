@@ -50,6 +50,8 @@ type IPMI struct {
 	flagsSet  time.Time
 	expired   bool // the flags expired, and the chassis was not told yet
 	community string
+	begun     map[uint32]uint32 // sessions by the client's ID for them
+	ids       []uint32          // of the sessions that were opened
 	opened    int
 	closed    int
 	most      int
@@ -105,6 +107,7 @@ func (b *IPMI) listen() error {
 	user.ChannelAccess[1] = bmc.UserChannelAccess{MaxPrivilege: bmc.PrivilegeLevelAdministrator, Enabled: true}
 	b.front = newFront(b.Chassis, b.Faults, b.Log)
 	b.front.done = b.booted
+	b.begun = map[uint32]uint32{}
 	b.conn = &ipmiConn{UDPConn: udp, owner: b}
 	return nil
 }
@@ -124,6 +127,7 @@ func (b *IPMI) Run(ctx context.Context) error {
 	plain := handlers.NewRegistry()
 	handlers.RegisterAllHandlers(plain)
 	reg.RegisterFunc(types.CommandGetSessionInfo, b.sessionInfo(plain))
+	reg.RegisterFunc(types.CommandCloseSession, b.closeSession(plain))
 	b.registerUsers(reg, plain)
 	b.registerStorage(reg)
 	reg.RegisterFunc(types.CommandGetLanConfigParam, b.lanConfig(plain))
@@ -196,6 +200,9 @@ func (b *IPMI) count(next handlers.Handler) handlers.Handler {
 		if h.Command.ID == types.CommandGetChannelCipherSuites.ID && h.Command.NetFn == types.CommandGetChannelCipherSuites.NetFn && b.Faults.Now().NoSuiteList {
 			return nil, types.CodeInvalidCommand, nil
 		}
+		if h.Session == nil && h.Channel != nil && h.Channel.Number == systemInterface && !b.Board.HostAccess() && changes(h.Command.Name) {
+			return nil, types.CodeInsufficientPrivilege, nil
+		}
 		data, cc, err := next.Handle(ctx, h, req)
 		if h.Command.ID == types.CommandCloseSession.ID && h.Command.NetFn == types.CommandCloseSession.NetFn && cc == types.CodeOK {
 			b.mu.Lock()
@@ -205,6 +212,12 @@ func (b *IPMI) count(next handlers.Handler) handlers.Handler {
 		return data, cc, err
 	})
 }
+
+// systemInterface is the channel by which the host comes.
+const systemInterface = 0x0f
+
+// changes reports whether a command is more than a question.
+func changes(name string) bool { return !strings.HasPrefix(name, "Get ") }
 
 func (b *IPMI) now() time.Time {
 	if b.Now != nil {

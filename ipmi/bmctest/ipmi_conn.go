@@ -102,10 +102,19 @@ func (c *ipmiConn) WriteTo(pkt []byte, addr net.Addr) (int, error) {
 			return len(pkt), nil
 		}
 	}
-	if _, _, kind, _, p, ok := protocol.ParseRMCPPlusHeader(pkt); ok && types.PayloadType(kind) == types.PayloadTypeRAKPMessage4 && len(p) > 1 && p[1] == 0 {
+	if _, _, kind, _, p, ok := protocol.ParseRMCPPlusHeader(pkt); ok && types.PayloadType(kind) == types.PayloadTypeRmcpOpenSessionResponse && len(p) >= 12 && p[1] == 0 {
+		c.owner.mu.Lock()
+		c.owner.begun[binary.LittleEndian.Uint32(p[4:])] = binary.LittleEndian.Uint32(p[8:])
+		c.owner.mu.Unlock()
+	}
+	if _, _, kind, _, p, ok := protocol.ParseRMCPPlusHeader(pkt); ok && types.PayloadType(kind) == types.PayloadTypeRAKPMessage4 && len(p) > 1 && p[1] == 0 && len(p) >= 8 {
 		c.failed.Store(0)
 		c.owner.mu.Lock()
 		c.owner.opened++
+		if console := binary.LittleEndian.Uint32(p[4:]); c.owner.begun[console] != 0 {
+			c.owner.ids = append(c.owner.ids, c.owner.begun[console])
+			delete(c.owner.begun, console)
+		}
 		c.owner.most = max(c.owner.most, c.owner.opened-c.owner.closed)
 		c.owner.mu.Unlock()
 	}

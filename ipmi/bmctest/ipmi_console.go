@@ -5,8 +5,10 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
+	"slices"
 	"sync"
 
+	"github.com/bougou/go-ipmi/pkg/bmc"
 	"github.com/bougou/go-ipmi/pkg/hal"
 	"github.com/bougou/go-ipmi/pkg/handlers"
 	"github.com/bougou/go-ipmi/pkg/types"
@@ -156,20 +158,59 @@ func (e *lineEnd) Close() error {
 	return e.r.Close()
 }
 
-// sessionInfo answers Get Session Info also for a session of which only the ID is known, which go-ipmi's server does not.
+// sessionInfo answers Get Session Info also for a session of which the ID or the place in the list is known, which go-ipmi's server does
+// not.
 func (b *IPMI) sessionInfo(plain *handlers.Registry) func(context.Context, *handlers.HandlerContext, []byte) ([]byte, types.CompletionCode, error) {
 	return func(ctx context.Context, h *handlers.HandlerContext, req []byte) ([]byte, types.CompletionCode, error) {
-		if len(req) < 5 || req[0] != 0xff {
+		active := b.active()
+		var s *bmc.Session
+		switch {
+		case len(req) >= 5 && req[0] == 0xff:
+			s, _ = b.bmc.Sessions.Get(binary.LittleEndian.Uint32(req[1:]))
+		case len(req) >= 1 && req[0] > 0 && req[0] < 0xfe:
+			if int(req[0]) <= len(active) {
+				s = active[req[0]-1]
+			}
+		default:
 			return plain.Dispatch(ctx, h, uint8(types.CommandGetSessionInfo.NetFn), types.CommandGetSessionInfo.ID, req)
 		}
-		s, err := b.bmc.Sessions.Get(binary.LittleEndian.Uint32(req[1:]))
-		if err != nil || s.User == nil {
+		if s == nil || s.User == nil {
 			return nil, types.CodeRequestedDataNotPresent, nil
 		}
-		out := []byte{s.Handle, 8, 1, s.User.ID, 4, 0x11}
+		out := []byte{s.Handle, 8, byte(len(active)), s.User.ID, 4, 0x11}
 		if at, ok := s.GetAddr().(*net.UDPAddr); ok && at.IP.To4() != nil {
 			out = append(append(out, at.IP.To4()...), 0, 0, 0, 0, 0, 0, byte(at.Port), byte(at.Port>>8))
 		}
 		return out, types.CodeOK, nil
 	}
+}
+
+// closeSession closes a session also by its handle, as the specification leaves open.
+func (b *IPMI) closeSession(plain *handlers.Registry) func(context.Context, *handlers.HandlerContext, []byte) ([]byte, types.CompletionCode, error) {
+	return func(ctx context.Context, h *handlers.HandlerContext, req []byte) ([]byte, types.CompletionCode, error) {
+		if len(req) == 5 && binary.LittleEndian.Uint32(req) == 0 {
+			for _, s := range b.active() {
+				if s.Handle == req[4] && s != h.Session {
+					req = binary.LittleEndian.AppendUint32(nil, s.BMCID)
+					break
+				}
+			}
+		}
+		return plain.Dispatch(ctx, h, uint8(types.CommandCloseSession.NetFn), types.CommandCloseSession.ID, req[:min(4, len(req))])
+	}
+}
+
+// active is the sessions that were opened and not closed, oldest first.
+func (b *IPMI) active() []*bmc.Session {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var out []*bmc.Session
+	b.ids = slices.DeleteFunc(b.ids, func(id uint32) bool {
+		s, err := b.bmc.Sessions.Get(id)
+		if err == nil {
+			out = append(out, s)
+		}
+		return err != nil
+	})
+	return out
 }

@@ -71,6 +71,7 @@ type Redfish struct {
 	waiting  map[string]any // BIOS settings for the next start
 	staged   map[string]any // BIOS settings for the next job
 	jobs     []*rfJob
+	host     hostSwitches
 	requests int
 }
 

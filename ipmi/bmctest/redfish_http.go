@@ -58,6 +58,7 @@ func (r *Redfish) build() {
 		r.serveLog()
 		r.serveReadings()
 		r.serveManager()
+		r.serveHost()
 	})
 }
 

@@ -28,6 +28,7 @@ func (r *Redfish) serveManager() {
 		if r.fault().BIOSNeedsJob {
 			out["Links"].(doc)["Oem"] = doc{"Dell": doc{"Jobs": link(r.p.manager + "/Jobs")}}
 		}
+		r.linkHost(out)
 		r.show(w, req, out)
 	})
 	r.mux.HandleFunc("GET "+r.p.manager+"/EthernetInterfaces", func(w http.ResponseWriter, req *http.Request) {
@@ -50,6 +51,7 @@ func (r *Redfish) serveManager() {
 		out := doc(maps.Clone(r.services))
 		r.mu.Unlock()
 		out["@odata.type"], out["Id"], out["Name"] = "#ManagerNetworkProtocol.v1_9_0.ManagerNetworkProtocol", "NetworkProtocol", "Manager Network Protocol"
+		r.hostProtocol(out)
 		r.show(w, req, out)
 	})
 	r.mux.HandleFunc("GET "+rfFirmware, func(w http.ResponseWriter, req *http.Request) {

@@ -31,6 +31,7 @@ type profile struct {
 	slots                 int    // account slots, all of them listed; 0 lists accounts only
 	habits                Fault  // how it always is
 	thermal               bool   // readings in Thermal and Power, rather than in Sensors
+	hostAccess            string // how the host's own way to the BMC is shut: "" by a HostInterface, "none", or one of host*
 }
 
 func (v Vendor) profile() profile {
@@ -42,18 +43,19 @@ func (v Vendor) profile() profile {
 	case IDRAC:
 		p.manufacturer, p.product, p.system, p.chassis, p.manager = "Dell Inc.", "Integrated Dell Remote Access Controller", "System.Embedded.1", "System.Embedded.1", "iDRAC.Embedded.1"
 		p.mediaUnderSystem, p.media, p.log, p.slots, p.thermal = true, []string{"1", "2"}, "Sel", 16, true
-		p.habits = Fault{BIOSNeedsJob: true}
+		p.habits, p.hostAccess = Fault{BIOSNeedsJob: true}, hostDell
 	case ILO:
 		p.manufacturer, p.product = "HPE", "ProLiant"
 		p.media, p.logUnderSystem, p.log, p.thermal = []string{"1", "2"}, true, "IML", true
-		p.habits = Fault{Mode: ModeReadOnly}
+		p.habits, p.hostAccess = Fault{Mode: ModeReadOnly}, hostHPE
 	case AMI:
 		p.manufacturer, p.product, p.system, p.chassis, p.manager = "AMI", "AMI Redfish Server", "Self", "Self", "Self"
 		p.media, p.log = []string{"USB1", "CD1"}, "SEL"
-		p.habits = Fault{RequireETag: true, SettingsBoot: true}
+		p.habits, p.hostAccess = Fault{RequireETag: true, SettingsBoot: true}, "none"
 	case Supermicro:
 		p.manufacturer, p.product = "Supermicro", "Supermicro"
 		p.media, p.logUnderSystem, p.log, p.slots, p.thermal = []string{"VirtualMedia1"}, false, "Log1", 10, true
+		p.hostAccess = hostSupermicro
 	case HGX:
 		p.manufacturer, p.product, p.system, p.chassis, p.manager = "NVIDIA", "DGX", "DGX", "DGX", "BMC"
 		p.before = []string{"HGX_Baseboard_0"}

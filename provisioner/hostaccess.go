@@ -1,0 +1,98 @@
+package provisioner
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+
+	"github.com/bareyard/bareyard/ipmi"
+	"github.com/bareyard/bareyard/machine"
+)
+
+// HostAccess shuts and opens the ways by which a machine's own system reaches its BMC; answered by ipmi.Controller.
+type HostAccess interface {
+	// SetHostAccess returns the ways that it found, by name. A BMC without any is ErrUnsupported.
+	SetHostAccess(ctx context.Context, t ipmi.Target, open bool) (ways []string, err error)
+}
+
+// shutInBand shuts a machine's own ways to its BMC before it is installed: from the RAM disk on, which tries them, nothing on the machine
+// needs one. It stops no job: what stays open is said, and compared at return.
+func (e *Engine) shutInBand(ctx context.Context, m machine.Machine, t ipmi.Target) {
+	if e.HostAccess == nil || e.BMCs == nil || e.Care.LeaveInBand {
+		return
+	}
+	ways, err := e.HostAccess.SetHostAccess(ctx, t, false)
+	var events []Event
+	shut := strings.Join(ways, ", ")
+	switch {
+	case errors.Is(err, ipmi.ErrUnsupported):
+		shut = ""
+	case err != nil:
+		shut = ""
+		events = append(events, Event{Kind: "bmc.in-band", Text: clip("not shut: " + discreet(m, err).Error())})
+	}
+	err = e.BMCs.PutBMC(ctx, m.ID, func(b *BMC) ([]Event, error) {
+		if b.Shut != shut && shut != "" {
+			events = append(events, Event{Kind: "bmc.in-band", Text: clip("shut, as the BMC reads it back: " + shut)})
+		}
+		b.Shut = shut
+		return events, nil
+	})
+	if err != nil {
+		e.log().Warn("in-band access of a BMC not kept", "machine", m.Name, "err", err)
+	}
+}
+
+// openInBand opens what shutInBand shut.
+func (e *Engine) openInBand(ctx context.Context, m machine.Machine) error {
+	if e.HostAccess == nil || e.BMCs == nil {
+		return nil
+	}
+	kept, err := e.BMCs.BMC(ctx, m.ID)
+	if err != nil || kept.Shut == "" {
+		return err
+	}
+	err = e.bmc(ctx, m, func(t ipmi.Target) error {
+		_, err := e.HostAccess.SetHostAccess(ctx, t, true)
+		return err
+	})
+	if err != nil && !errors.Is(err, ipmi.ErrUnsupported) && !errors.Is(err, ipmi.ErrLied) {
+		return err
+	}
+	return e.BMCs.PutBMC(ctx, m.ID, func(b *BMC) ([]Event, error) {
+		b.Shut = ""
+		return nil, nil
+	})
+}
+
+// seenInBand reads what the RAM disk saw. A machine may send anything: what is not understood is not known.
+func seenInBand(r machine.Report) *machine.InBand {
+	var seen machine.InBand
+	if r.Phase == machine.Failed {
+		return &machine.InBand{Why: machine.CleanText(r.Error)}
+	}
+	if len(r.Result) == 0 || json.Unmarshal(r.Result, &seen) != nil {
+		return &machine.InBand{Why: "the RAM disk did not say"}
+	}
+	seen.Why = machine.CleanText(seen.Why)
+	switch seen.State {
+	case machine.InBandOpen, machine.InBandClosed, machine.InBandAbsent:
+		return &seen
+	}
+	return &machine.InBand{Why: "the RAM disk did not say"}
+}
+
+// InBandText is in-band access in words.
+func InBandText(b machine.InBand) string {
+	text := map[machine.InBandState]string{
+		machine.InBandOpen:   "in-band open: the tenant's root can reach its BMC; baseline compared at return",
+		machine.InBandClosed: "in-band closed: the machine's own system cannot change its BMC",
+		machine.InBandAbsent: "in-band absent: the machine's own system has no way to a BMC",
+		"":                   "in-band not known; baseline compared at return",
+	}[b.State]
+	if b.Why != "" {
+		text += " (" + b.Why + ")"
+	}
+	return text
+}
