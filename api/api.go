@@ -79,6 +79,10 @@ type Server struct {
 	Boots     Boots
 	Tasks     Tasks
 	Books     Books
+
+	Acceptances        Acceptances
+	AcceptanceDefaults AcceptanceDefaults
+
 	Store     *images.Store
 	Engine    *provisioner.Engine
 	Validator string // path of the bareyard-validate that installed machines fetch
@@ -110,6 +114,7 @@ func (s *Server) Handler() http.Handler {
 	s.trafficRoutes(api)
 	s.eventRoutes(api)
 	s.tokenRoutes(api)
+	s.acceptanceRoutes(api)
 	s.edgeRoutes(api)
 	mux.HandleFunc("PUT /v1/images/{name}", s.importImage) // not huma's: the body must not be held in memory
 	s.agentRoutes(mux)

@@ -33,7 +33,7 @@ const (
 
 	StepAskBMC   StepName = "ask-bmc"    // BMC: where its log ends, firmware, power supplies, fans
 	StepAccept   StepName = "acceptance" // the installed OS tries its machine, in stages
-	StepJudge    StepName = "judge"      // the report and what the BMC has seen meanwhile
+	StepVerdict  StepName = "verdict"    // the report and what the BMC has seen meanwhile
 	StepDiscover StepName = "discover"   // of no job: what a machine is made of that nobody has enrolled
 )
 
@@ -98,7 +98,7 @@ func Plan(kind JobKind) []Step {
 		plan = append(plan, install[1:7]...) // from the wipe up to the first boot
 		return append(plan,
 			Step{Name: StepAccept, Actor: InstalledOS, Deadline: 96 * time.Hour, Quiet: 2 * time.Minute}, // the run's own plan shortens it
-			Step{Name: StepJudge, Actor: Controller, Deadline: 5 * time.Minute, Tries: 3},
+			Step{Name: StepVerdict, Actor: Controller, Deadline: 5 * time.Minute, Tries: 3},
 			Step{Name: StepShutDown, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5},
 			Step{Name: StepRelease, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5},
 		)

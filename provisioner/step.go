@@ -69,7 +69,7 @@ func (e *Engine) actStep(ctx context.Context, a Action) error {
 	work, cancel := context.WithTimeout(ctx, cmp.Or(e.ObeyWithin, stepTime))
 	var told *heard
 	var failure error
-	if j.Step == machine.StepAskBMC || j.Step == machine.StepJudge {
+	if j.Step == machine.StepAskBMC || j.Step == machine.StepVerdict {
 		told, failure = e.consult(work, m, j)
 	} else {
 		failure = e.carryOut(work, m, j, o)
