@@ -108,6 +108,9 @@ func (e *Engine) failTry(ctx context.Context, w *Work, failure error) error {
 		w.Machine.Reason = clip(fmt.Sprintf("%s: %s", w.Machine.Reason, changed.detail())) // the order's events, which its customer reads, have only how many
 		return err
 	}
+	if step.Name == machine.StepRotate && (errors.Is(failure, ipmi.ErrLied) || errors.Is(failure, ipmi.ErrPassword)) {
+		return e.failAttempt(ctx, w, true, failure.Error()) // each try is a failed login on the way to a lock-out
+	}
 	if errors.Is(failure, ipmi.ErrCredentials) || errors.Is(failure, ipmi.ErrLocked) || untrusted(failure) {
 		return e.failAttempt(ctx, w, true, failure.Error()) // trying again locks the BMC's account, or calls a stranger
 	}
