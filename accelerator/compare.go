@@ -49,8 +49,15 @@ func Compare(handover, back Report) []Change {
 			say(ChangeExchanged, b.Slot, "another card is in the slot", b.PCI.ID()+" "+b.PCI.Subsystem, a.PCI.ID()+" "+a.PCI.Subsystem)
 			continue
 		}
-		if b.Card == nil || b.Card.Fault != nil {
-			continue // it did not answer then: nothing to hold against it
+		if b.PCI.Number.Known() && a.PCI.Number.Known() && b.PCI.Number.Value != a.PCI.Number.Value {
+			say(ChangeExchanged, b.Slot, "another card of the same kind: the serial number in its configuration space differs", b.PCI.Number.Value, a.PCI.Number.Value)
+			continue
+		}
+		if b.PCI.MaxWidth.Known() && a.PCI.MaxWidth.Known() && a.PCI.MaxWidth.Value < b.PCI.MaxWidth.Value {
+			say(ChangeDamage, b.Slot, "fewer PCIe lanes on the bus", b.PCI.MaxWidth, a.PCI.MaxWidth)
+		}
+		if b.Card == nil || b.Card.Fault != nil || back.RAMDisk {
+			continue // it did not answer then, or nobody asked it now: nothing to hold against it
 		}
 		if a.Card == nil || a.Card.Fault != nil {
 			now := "unknown to the driver"
@@ -65,13 +72,14 @@ func Compare(handover, back Report) []Change {
 			say(ChangeDamage, b.Slot, "the card fails now: "+strings.Join(a.Problems, "; "), was, is)
 		}
 	}
+	known := slices.ContainsFunc(handover.Cards, func(b CardResult) bool { return b.PCI != nil })
 	for _, a := range back.Cards {
-		if a.PCI != nil && !slices.ContainsFunc(handover.Cards, func(b CardResult) bool { return b.Slot == a.Slot && b.PCI != nil }) {
+		if known && a.PCI != nil && !slices.ContainsFunc(handover.Cards, func(b CardResult) bool { return b.Slot == a.Slot && b.PCI != nil }) {
 			say(ChangeExchanged, a.Slot, "a card that was not there", "nothing", a.PCI.ID())
 		}
 	}
 	compareRates(handover, back, say)
-	compareHosts(handover.Host, back.Host, say)
+	compareHosts(handover.Host, back.Host, back.RAMDisk, say)
 	return out
 }
 
@@ -135,7 +143,9 @@ func compareRates(handover, back Report, say sayChange) {
 	}
 }
 
-func compareHosts(b, a Host, say sayChange) {
+// compareHosts compares what is around the cards. The RAM disk has drivers for fewer disks and ports than the customer's system: which of those on
+// record are there, host.disks and host.nics say.
+func compareHosts(b, a Host, ramDisk bool, say sayChange) {
 	if b.Memory.Known() && a.Memory.Known() && a.Memory.Value < b.Memory.Value-b.Memory.Value/memorySlack {
 		say(ChangeDamage, "memory", "the machine has less memory", b.Memory, a.Memory)
 	}
@@ -151,7 +161,9 @@ func compareHosts(b, a Host, say sayChange) {
 		}
 		i := slices.IndexFunc(a.Disks, func(o HostDisk) bool { return o.Serial.Known() && o.Serial.Value == d.Serial.Value })
 		if i < 0 {
-			say(ChangeDamage, d.Serial.Value, "the disk is gone", d.Name, "nothing")
+			if !ramDisk {
+				say(ChangeDamage, d.Serial.Value, "the disk is gone", d.Name, "nothing")
+			}
 			continue
 		}
 		o := a.Disks[i]
@@ -164,6 +176,9 @@ func compareHosts(b, a Host, say sayChange) {
 		if d.SMART.Used.Known() && o.SMART.Used.Known() && o.SMART.Used.Value > d.SMART.Used.Value {
 			say(ChangeWear, d.Serial.Value, "per cent of the disk's life used", d.SMART.Used, o.SMART.Used)
 		}
+	}
+	if ramDisk {
+		return
 	}
 	for _, d := range a.Disks {
 		if d.Serial.Known() && d.Serial.Value != "" && !slices.ContainsFunc(b.Disks, func(o HostDisk) bool { return o.Serial.Known() && o.Serial.Value == d.Serial.Value }) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"slices"
 	"strings"
 )
 
@@ -48,6 +49,31 @@ func DecodeReport(data []byte) (Report, error) {
 	}
 	r.Outcome = overall(r.Checks)
 	return r, nil
+}
+
+// DecodeFacts reads what a RAM disk saw, bounded as a report is.
+func DecodeFacts(data []byte) (Facts, error) {
+	var f Facts
+	if len(data) > maxReport {
+		return Facts{}, fmt.Errorf("decode facts: %d bytes, %d at most", len(data), maxReport)
+	}
+	if err := uniqueKeys(data); err != nil {
+		return Facts{}, fmt.Errorf("decode facts: %w", err)
+	}
+	if err := json.Unmarshal(data, &f); err != nil {
+		return Facts{}, fmt.Errorf("decode facts: %w", err)
+	}
+	if err := tame(reflect.ValueOf(&f).Elem(), "facts"); err != nil {
+		return Facts{}, fmt.Errorf("decode facts: %w", err)
+	}
+	for i, c := range f.PCI.Cards {
+		if Slot(c.Slot) != c.Slot || slices.ContainsFunc(f.PCI.Cards[:i], func(o PCICard) bool { return o.Slot == c.Slot }) {
+			return Facts{}, fmt.Errorf("decode facts: pci.cards[%d].slot: %q is no PCI address, or is there twice", i, c.Slot)
+		}
+	}
+	// A RAM disk asks no driver, puts on no load and waives nothing.
+	f.Driver, f.Loads, f.Series, f.Diagnoses, f.BMC, f.Before, f.Stages, f.Seconds, f.Asked = nil, nil, nil, nil, nil, nil, nil, 0, 0
+	return f, nil
 }
 
 // sane refuses what no machine can have.

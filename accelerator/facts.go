@@ -51,6 +51,8 @@ type Facts struct {
 	Log    KernelLog `json:"log"`
 	Host   Host      `json:"host"`
 
+	RAMDisk bool `json:"ram_disk,omitempty"` // the RAM disk looked, which has no driver for the cards: the bus alone can be judged
+
 	// What a plan with a load adds. The fields above are then as they were after it.
 	Plan      Plan        `json:"plan,omitempty"`
 	Stages    []Stage     `json:"stages,omitempty"`  // of an acceptance that were gone through
@@ -84,8 +86,9 @@ type PCICard struct {
 	LinkWidth Value[int64]  `json:"link_width"` // lanes now
 	MaxSpeed  Value[string] `json:"max_speed"`
 	MaxWidth  Value[int64]  `json:"max_width"`
-	NUMA      Value[int64]  `json:"numa"`      // node, -1 for none
-	AERFatal  Value[int64]  `json:"aer_fatal"` // errors since boot
+	NUMA      Value[int64]  `json:"numa"`            // node, -1 for none
+	AERFatal  Value[int64]  `json:"aer_fatal"`       // errors since boot
+	Number    Value[string] `json:"number,omitzero"` // serial number in its configuration space, where the maker put one there
 
 	AERCorrected Value[int64]  `json:"aer_corrected,omitzero"` // errors since boot that the link mended by itself
 	PortSpeed    Value[string] `json:"port_speed,omitzero"`    // of the port that the card is plugged into

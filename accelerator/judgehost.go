@@ -440,10 +440,12 @@ func (j *judge) sel(c *Check, b BMC) {
 			continue
 		}
 		judged++
-		switch strings.ToLower(e.Severity) {
-		case "critical":
+		switch severity := strings.ToLower(e.Severity); {
+		case severity == "critical" && e.At.After(j.facts.Taken.Add(futureSlack)):
+			c.add("", warned(ActNone, line+" (the BMC's clock is ahead: it may be of any time)"))
+		case severity == "critical":
 			c.add("", failed(ActNone, line))
-		case "warning":
+		case severity == "warning":
 			c.add("", warned(ActNone, line))
 		}
 	}

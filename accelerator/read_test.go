@@ -77,7 +77,7 @@ func TestReadPCI(t *testing.T) {
 		Slot: "0000:05:00.0", Vendor: "10de", Device: "2b85", Subsystem: "10de:198b", Class: "030000", Driver: "nvidia",
 		Answers: Measured(true, "", "sysfs"), LinkSpeed: Measured("2.5 GT/s PCIe", "", "sysfs"), LinkWidth: Measured(int64(16), "", "sysfs"),
 		MaxSpeed: Measured("32.0 GT/s PCIe", "", "sysfs"), MaxWidth: Measured(int64(16), "", "sysfs"),
-		NUMA: Measured(int64(1), "", "sysfs"), AERFatal: Measured(int64(1), "", "sysfs"),
+		NUMA: Measured(int64(1), "", "sysfs"), AERFatal: Measured(int64(1), "", "sysfs"), Number: Unsupported[string]("sysfs"),
 		AERCorrected: Unsupported[int64]("sysfs"), PortSpeed: Unsupported[string]("sysfs"), PortWidth: Unsupported[int64]("sysfs"),
 	}
 	if !reflect.DeepEqual(bus.Cards[0], want) {

@@ -1,6 +1,7 @@
 package accelerator
 
 import (
+	"encoding/binary"
 	"fmt"
 	"io"
 	"os"
@@ -49,6 +50,7 @@ func ReadPCI(r Roots) Bus {
 			Subsystem: hexFile(path, "subsystem_vendor") + ":" + hexFile(path, "subsystem_device"),
 			Driver:    linkName(filepath.Join(path, "driver")),
 			Answers:   answers(filepath.Join(path, "config")),
+			Number:    number(filepath.Join(path, "config")),
 			LinkSpeed: readValue(filepath.Join(path, "current_link_speed"), "", "sysfs", linkSpeed),
 			LinkWidth: readValue(filepath.Join(path, "current_link_width"), "", "sysfs", linkWidth),
 			MaxSpeed:  readValue(filepath.Join(path, "max_link_speed"), "", "sysfs", linkSpeed),
@@ -93,6 +95,35 @@ func answers(path string) Value[bool] {
 		return Unreadable[bool]("sysfs", reason(err))
 	}
 	return Measured(id != [4]byte{0xff, 0xff, 0xff, 0xff}, "", "sysfs")
+}
+
+// number reads the device serial number from the extended configuration space (PCI Express Base Specification 7.9.3). Many cards have none, and
+// whoever is not root does not see so far.
+func number(path string) Value[string] {
+	const first, serial, longest = 0x100, 0x0003, 4096 / 8
+	space, err := os.ReadFile(path)
+	if err != nil || len(space) < first+4 {
+		return Unsupported[string]("sysfs")
+	}
+	at := first
+	for range longest { // a list that goes in a circle ends too
+		if at < first || at+12 > len(space) {
+			break
+		}
+		head := binary.LittleEndian.Uint32(space[at:])
+		if head == 0 || head == 0xffffffff {
+			break
+		}
+		if head&0xffff == serial {
+			n := uint64(binary.LittleEndian.Uint32(space[at+8:]))<<32 | uint64(binary.LittleEndian.Uint32(space[at+4:]))
+			if n == 0 || n == 1<<64-1 {
+				break
+			}
+			return Measured(fmt.Sprintf("%016x", n), "", "sysfs")
+		}
+		at = int(head >> 20)
+	}
+	return Unsupported[string]("sysfs")
 }
 
 // linkSpeed reads "32.0 GT/s PCIe"; a lost card has "Unknown", or a generation that was never made.

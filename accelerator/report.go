@@ -57,10 +57,14 @@ type Check struct {
 	Evidence []string `json:"evidence,omitempty"` // one line each: which card, disk or log line
 	Action   Action   `json:"action"`             // what to do to the hardware
 	Advice   string   `json:"advice,omitempty"`   // what to do about it, in words
+	Waived   string   `json:"waived,omitempty"`   // who lets it pass until when, and why; it then blocks nothing
 }
 
 // Blocks reports whether this check keeps the machine from being handed over.
 func (c Check) Blocks() bool {
+	if c.Waived != "" {
+		return false
+	}
 	switch c.Outcome {
 	case Pass, Warn:
 		return false
@@ -98,8 +102,9 @@ type Report struct {
 	Outcome Outcome      `json:"outcome"`
 	Rules   string       `json:"rules"` // version of the fault tables that judged
 	Plan    Plan         `json:"plan,omitempty"`
-	Stages  []Stage      `json:"stages,omitempty"`  // of an acceptance, as far as it went
-	Seconds float64      `json:"seconds,omitempty"` // of load
+	Stages  []Stage      `json:"stages,omitempty"`   // of an acceptance, as far as it went
+	Seconds float64      `json:"seconds,omitempty"`  // of load
+	RAMDisk bool         `json:"ram_disk,omitempty"` // the RAM disk looked, which has no driver for the cards
 	Checks  []Check      `json:"checks"`
 	Cards   []CardResult `json:"cards"`
 	Drivers []DriverNote `json:"drivers"`
@@ -169,6 +174,8 @@ func overall(checks []Check) Outcome {
 		o := c.Outcome
 		switch {
 		case c.Blocks():
+		case c.Waived != "":
+			o = Warn
 		case o == Skip:
 			o = Pass
 		case o == Error:

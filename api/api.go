@@ -79,10 +79,8 @@ type Server struct {
 	Boots     Boots
 	Tasks     Tasks
 	Books     Books
-
-	Acceptances        Acceptances
-	AcceptanceDefaults AcceptanceDefaults
-
+	Reports   Reports
+	Cards     Cards
 	Store     *images.Store
 	Engine    *provisioner.Engine
 	Validator string // path of the bareyard-validate that installed machines fetch
@@ -114,8 +112,9 @@ func (s *Server) Handler() http.Handler {
 	s.trafficRoutes(api)
 	s.eventRoutes(api)
 	s.tokenRoutes(api)
-	s.acceptanceRoutes(api)
 	s.edgeRoutes(api)
+	s.reportRoutes(api, mux)
+	s.validationRoutes(api)
 	mux.HandleFunc("PUT /v1/images/{name}", s.importImage) // not huma's: the body must not be held in memory
 	s.agentRoutes(mux)
 	s.consoleRoutes(api, mux)

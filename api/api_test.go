@@ -43,7 +43,7 @@ func newOffice(t *testing.T) *office {
 	ctx := t.Context()
 	engine := &provisioner.Engine{Store: o.db, Shelf: o.db, Tickets: o.db, Vault: o.db, BMCs: o.db, Inbox: o.db, Boots: o.db, Pins: o.db}
 	o.engine = engine
-	s := &api.Server{Accounts: o.db, Machines: o.db, Orders: o.db, Log: o.db, Catalogue: o.db, Shelf: o.db, Inbox: o.db, Boots: o.db, Desk: api.Desk{BMCs: o.db, Records: o.db}, Store: &images.Store{Dir: t.TempDir()},
+	s := &api.Server{Reports: o.db, Cards: o.db, Accounts: o.db, Machines: o.db, Orders: o.db, Log: o.db, Catalogue: o.db, Shelf: o.db, Inbox: o.db, Boots: o.db, Desk: api.Desk{BMCs: o.db, Records: o.db}, Store: &images.Store{Dir: t.TempDir()},
 		Engine: engine, Logger: slog.New(slog.DiscardHandler), Version: "test"}
 	s.Pools, s.Addresses, s.Ledger, s.Tasks, s.Books, engine.Directory = o.db, o.db, o.db, o.db, o.db, o.db
 	o.api, o.server = s, httptest.NewServer(s.Handler())
@@ -107,7 +107,7 @@ func TestForeignToken(t *testing.T) {
 	if len(doc.Paths) < 15 {
 		t.Fatalf("only %d paths in the API's description", len(doc.Paths))
 	}
-	shared := map[string]bool{"list-classes": true, "list-lines": true, "list-images": true, "list-orders": true, "create-order": true}
+	shared := map[string]bool{"list-classes": true, "list-lines": true, "list-images": true, "list-orders": true, "create-order": true, "list-report-keys": true}
 	job := o.order.JobID
 	for path, methods := range doc.Paths {
 		for method, op := range methods {
@@ -115,7 +115,7 @@ func TestForeignToken(t *testing.T) {
 			if strings.HasPrefix(path, "/v1/jobs/") {
 				id = job
 			}
-			url := strings.NewReplacer("{id}", id, "{name}", "x").Replace(path)
+			url := strings.NewReplacer("{id}", id, "{name}", "x", "{serial}", "x").Replace(path)
 			if strings.HasPrefix(path, "/v1/events") {
 				url += "?order=" + o.order.ID
 			}
@@ -153,6 +153,7 @@ var bodies = map[string]string{
 	"reinstall-order": `{"image":"i","consent":"web"}`, "power-order": `{"op":"off"}`,
 	"create-order": `{"class":"c","image":"i","line":"l","bandwidth":10,"ssh_keys":["x"]}`,
 	"create-token": `{"role":"operator"}`, "park-machine": `{"reason":"because"}`, "unpark-machine": `{"reason":"because"}`, "retire-machine": `{"reason":"because"}`,
+	"withdraw-waiver": `{"who":"me"}`, "forget-card": `{"who":"me","why":"because"}`, "make-waiver": `{"check":"card.ecc","who":"me","why":"because it is","until":"2030-01-01T00:00:00Z"}`,
 	"admit-machine": `{"reason":"because"}`, "quarantine-machine": `{"reason":"because"}`,
 	"approve-discovered": `{"name":"x","class":"c","bmc":{"username":"u"},"bmc_password":"p"}`, "reject-discovered": `{"reason":"because"}`,
 	"expect-machines": `{"list":[]}`, "put-class-facts": `{"memory":1,"disks":1,"disk_size":1}`,

@@ -55,7 +55,6 @@ type MachineConfig struct {
 	BMC        BMCKind          // ipmi
 	Simulated  bool             // no QEMU: see Simulated; its BMC is ipmi or redfish; false
 	InBand     bool             // its own system reaches its BMC, which is ipmi; QEMU; false
-	Password   string           // of its BMC when it is first made; a random one
 	Unknown    bool             // not among the machines that Stock tells the server of: it is to be discovered; false
 	BootTime   time.Duration    // simulated: from power on to the first packet; 0
 	WriteTime  time.Duration    // simulated: how long an image takes to write; 0

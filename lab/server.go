@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
@@ -94,9 +93,6 @@ func serverConfig(c Config) ([]byte, error) {
 	}
 	if boot, ok := settings["boot"].(map[string]any); ok && c.Server.Discovery {
 		boot["range"], boot["discovery"] = strangerRange, true
-	}
-	if slices.ContainsFunc(c.Machines, func(m MachineConfig) bool { return m.BMC == OpenIPMI }) {
-		settings["bmc"] = map[string]any{"keep_password": true} // ipmi_sim is made anew, with its first password, when the lab is started again
 	}
 	for k, v := range c.Server.Extra {
 		settings[k] = v

@@ -232,8 +232,25 @@ func (s *Simulated) readSeed(seed map[string]string) (boot agent.Boot, token str
 // validate judges, with the real rules, what a machine with the recorded parts would show.
 func (s *Simulated) validate(in machine.Instruction) json.RawMessage {
 	s.mu.Lock()
-	gone := s.Absent + s.trouble.LostCards
+	lost := s.trouble.LostCards
 	s.mu.Unlock()
+	facts := s.facts(s.Absent + lost)
+	var expect machine.Expect
+	if in.Expect != nil {
+		expect = *in.Expect
+	}
+	if in.Validate != nil {
+		facts.Plan = accelerator.Plan(in.Validate.Plan)
+	}
+	raw, err := json.Marshal(accelerator.Judge(facts, expect, accelerator.Rules{}))
+	if err != nil {
+		panic(err) // a report of our own always encodes
+	}
+	return raw
+}
+
+// facts are what such a machine shows, with so many of its cards gone.
+func (s *Simulated) facts(gone int) accelerator.Facts {
 	h := s.record().Hardware
 	facts := accelerator.Facts{Taken: time.Now(), Log: accelerator.KernelLog{Records: 1}}
 	for _, a := range h.Accelerators[:max(0, len(h.Accelerators)-gone)] {
@@ -249,15 +266,7 @@ func (s *Simulated) validate(in machine.Instruction) json.RawMessage {
 	for _, n := range h.NICs {
 		facts.Host.NICs = append(facts.Host.NICs, accelerator.HostNIC{Name: string(n.Role), MAC: accelerator.Measured(n.MAC, "", "sysfs"), Carrier: accelerator.Measured(true, "", "sysfs")})
 	}
-	var expect machine.Expect
-	if in.Expect != nil {
-		expect = *in.Expect
-	}
-	raw, err := json.Marshal(accelerator.Judge(facts, expect, accelerator.Rules{}))
-	if err != nil {
-		panic(err) // a report of our own always encodes
-	}
-	return raw
+	return facts
 }
 
 // say sends one report of the installed system, and returns the answer and its status.

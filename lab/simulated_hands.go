@@ -39,6 +39,10 @@ func (h *hands) Do(ctx context.Context, in machine.Instruction, progress func(do
 		return machine.Inventory{Hardware: found, CPU: "simulated", Cores: 1, Memory: int64(h.Memory) << 20, Firmware: h.Firmware, Kernel: "simulated"}, nil
 	case machine.StepInBand:
 		return machine.InBand{State: machine.InBandAbsent, Why: "simulated"}, nil
+	case machine.StepExamine:
+		f := h.facts(h.Absent)
+		f.RAMDisk, f.Driver = true, nil
+		return f, nil
 	case machine.StepDiscover:
 		return h.discovered(), nil
 	case machine.StepWipe, machine.StepEraseAll:

@@ -86,9 +86,13 @@ func newYard(t *testing.T, suffix string, change func([]Record), machines ...Mac
 		machines[i].Simulated = true
 		discovery = discovery || machines[i].Unknown
 	}
+	record := ""
+	if t.Name() == "TestConsole" { // elsewhere servers are killed so often that their sessions would fill the BMCs
+		record = "1MiB"
+	}
 	nothing := os.Args[0] // a simulated machine loads no kernel
 	cfg := Config{Name: testName(t, suffix), Dir: dir, Machines: machines, Server: &ServerConfig{
-		Binary: binary, Kernel: nothing, RAMDisk: nothing, Validator: nothing, Discovery: discovery, Restart: 10 * time.Millisecond,
+		Binary: binary, Kernel: nothing, RAMDisk: nothing, Validator: nothing, Record: record, Discovery: discovery, Restart: 10 * time.Millisecond,
 		Env: []string{"BAREYARD_CRASH_FILE=" + filepath.Join(dir, crashFile)}}}
 	l, err := Start(t.Context(), cfg)
 	if err != nil {
@@ -255,35 +259,18 @@ func (y *yard) ask(ctx context.Context, n *int, query string, args ...any) error
 	return conn.QueryRow(ctx, query, args...).Scan(n)
 }
 
-// database connects to the server's own PostgreSQL.
+// database connects to the server's own PostgreSQL, whose socket is in the fifth line of its pid file.
 func (y *yard) database(ctx context.Context) (*pgx.Conn, error) {
-	u, err := y.databaseAt()
+	pid, err := os.ReadFile(filepath.Join(y.cfg.Dir, "server", "postgres", "data", "postmaster.pid"))
 	if err != nil {
 		return nil, err
 	}
-	return pgx.Connect(ctx, u)
-}
-
-// databaseURL is where the server's own PostgreSQL is.
-func (y *yard) databaseURL() string {
-	y.t.Helper()
-	u, err := y.databaseAt()
-	y.must(err)
-	return u
-}
-
-// databaseAt reads its socket, which is in the fifth line of its pid file.
-func (y *yard) databaseAt() (string, error) {
-	pid, err := os.ReadFile(filepath.Join(y.cfg.Dir, "server", "postgres", "data", "postmaster.pid"))
-	if err != nil {
-		return "", err
-	}
 	lines := strings.Split(string(pid), "\n")
 	if len(lines) < 5 {
-		return "", errors.New("no socket in postmaster.pid yet")
+		return nil, errors.New("no socket in postmaster.pid yet")
 	}
 	u := url.URL{Scheme: "postgres", Path: "/bareyard", RawQuery: url.Values{"host": {lines[4]}, "user": {"bareyard"}, "sslmode": {"disable"}}.Encode()}
-	return u.String(), nil
+	return pgx.Connect(ctx, u.String())
 }
 
 // unsynced makes the database quick: it must survive its server here, not the box.

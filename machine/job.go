@@ -56,13 +56,16 @@ type JobKind string
 const (
 	ProvisionJob JobKind = "provision" // put an image on a machine for a new order
 	ReinstallJob JobKind = "reinstall" // put an image on the machine that an order holds
-	ReclaimJob   JobKind = "reclaim"   // isolate, wipe every disk, prove it, return to stock
+	ReclaimJob   JobKind = "reclaim"   // isolate, look at it, wipe every disk, prove it, return to stock
+	ExamineJob   JobKind = "examine"   // look at a machine that nobody holds, from the RAM disk; nothing is written
 
 	AcceptanceJob JobKind = "acceptance" // install the acceptance image, try the machine for hours, judge it
 )
 
 // JobKinds lists every kind of job.
-func JobKinds() []JobKind { return []JobKind{ProvisionJob, ReinstallJob, ReclaimJob, AcceptanceJob} }
+func JobKinds() []JobKind {
+	return []JobKind{ProvisionJob, ReinstallJob, ReclaimJob, ExamineJob, AcceptanceJob}
+}
 
 // Job is one run of work on one machine.
 type Job struct {

@@ -12,6 +12,7 @@ const (
 	StepNextBoot  StepName = "next-boot"  // BMC: network, once
 	StepPowerOn   StepName = "power-on"   // BMC: on, and seen on
 	StepHello     StepName = "hello"      // firmware, loader, kernel, RAM disk; the agent trades its nonce for a token
+	StepExamine   StepName = "examine"    // the RAM disk reads what it can see of cards, disks, ports and the kernel's log
 	StepInventory StepName = "inventory"  // what is there is what was recorded
 	StepInBand    StepName = "in-band"    // the RAM disk tries to change the BMC from inside, as a customer's root could
 	StepWipe      StepName = "wipe"       // take down old signatures and data
@@ -33,7 +34,7 @@ const (
 
 	StepAskBMC   StepName = "ask-bmc"    // BMC: where its log ends, firmware, power supplies, fans
 	StepAccept   StepName = "acceptance" // the installed OS tries its machine, in stages
-	StepVerdict  StepName = "verdict"    // the report and what the BMC has seen meanwhile
+	StepJudge    StepName = "judge"      // the BMC is asked too; the report is judged by all that is known, signed and kept
 	StepDiscover StepName = "discover"   // of no job: what a machine is made of that nobody has enrolled
 )
 
@@ -67,6 +68,9 @@ const MaxBoots = 4
 // MaxAttempts is how often a job starts over before it fails.
 const MaxAttempts = 3
 
+// ValidateWithin is how long a validation after an installation may take, whatever hangs: the validator then reports what it has.
+const ValidateWithin = 5 * time.Minute
+
 // Plan returns the steps of a kind of job, in order.
 func Plan(kind JobKind) []Step {
 	boot := []Step{
@@ -74,8 +78,12 @@ func Plan(kind JobKind) []Step {
 		{Name: StepNextBoot, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5},
 		{Name: StepPowerOn, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5},
 		{Name: StepHello, Actor: Agent, Deadline: 15 * time.Minute},
-		{Name: StepInventory, Actor: Agent, Deadline: 3 * time.Minute, Quiet: time.Minute},
 	}
+	look := Step{Name: StepInventory, Actor: Agent, Deadline: 3 * time.Minute, Quiet: time.Minute}
+	examine := Step{Name: StepExamine, Actor: Agent, Deadline: 5 * time.Minute, Quiet: time.Minute}
+	judge := Step{Name: StepJudge, Actor: Controller, Deadline: 5 * time.Minute, Tries: 5}
+	shutDown := Step{Name: StepShutDown, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5}
+	release := Step{Name: StepRelease, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5}
 	isolate := Step{Name: StepIsolate, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5}
 	install := []Step{
 		{Name: StepInBand, Actor: Agent, Deadline: 3 * time.Minute, Quiet: time.Minute},
@@ -86,32 +94,32 @@ func Plan(kind JobKind) []Step {
 		{Name: StepBootDisk, Actor: Controller, Deadline: 5 * time.Minute, Tries: 5},
 		{Name: StepFirstBoot, Actor: InstalledOS, Deadline: 20 * time.Minute},
 		{Name: StepNetwork, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5},
-		{Name: StepValidate, Actor: InstalledOS, Deadline: 10 * time.Minute, Quiet: 2 * time.Minute},
+		{Name: StepValidate, Actor: InstalledOS, Deadline: ValidateWithin + 3*time.Minute, Quiet: 2 * time.Minute},
+		judge,
 		{Name: StepBaseline, Actor: Controller, Deadline: 5 * time.Minute, Tries: 5},
 		{Name: StepHandOver, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5},
 	}
 	switch kind {
 	case ProvisionJob, ReinstallJob:
-		return append(append([]Step{isolate}, boot...), install...)
+		return append(append(append([]Step{isolate}, boot...), look), install...)
 	case AcceptanceJob:
 		plan := append([]Step{isolate, {Name: StepAskBMC, Actor: Controller, Deadline: 5 * time.Minute, Tries: 3}}, boot...)
-		plan = append(plan, install[1:7]...) // from the wipe up to the first boot
+		plan = append(append(plan, look), install[1:7]...) // from the wipe up to the first boot
 		return append(plan,
 			Step{Name: StepAccept, Actor: InstalledOS, Deadline: 96 * time.Hour, Quiet: 2 * time.Minute}, // the run's own plan shortens it
-			Step{Name: StepVerdict, Actor: Controller, Deadline: 5 * time.Minute, Tries: 3},
-			Step{Name: StepShutDown, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5},
-			Step{Name: StepRelease, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5},
-		)
+			Step{Name: StepJudge, Actor: Controller, Deadline: 5 * time.Minute, Tries: 3},
+			shutDown, release)
+	case ExamineJob:
+		return append(append([]Step{isolate}, boot...), examine, judge, shutDown, release)
 	case ReclaimJob:
 		// Nothing is done to the BMC before it is compared, but that the power is cut.
 		compare := Step{Name: StepCompare, Actor: Controller, Deadline: 5 * time.Minute, Tries: 5}
-		return append(append([]Step{isolate, boot[0], compare}, boot[1:]...),
+		return append(append([]Step{isolate, boot[0], compare}, boot[1:]...), examine, judge, look,
 			Step{Name: StepEraseAll, Actor: Agent, Deadline: 48 * time.Hour, Quiet: 2 * time.Minute, Destructive: true},
 			Step{Name: StepProve, Actor: Agent, Deadline: 2 * time.Hour, Quiet: 2 * time.Minute},
-			Step{Name: StepShutDown, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5},
+			shutDown,
 			Step{Name: StepRotate, Actor: Controller, Deadline: 5 * time.Minute, Tries: 5},
-			Step{Name: StepRelease, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5},
-		)
+			release)
 	}
 	return nil
 }

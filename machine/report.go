@@ -1,6 +1,9 @@
 package machine
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"time"
+)
 
 // Hello is the agent's first word: it trades the one-time nonce of its boot for the token of its job and attempt.
 type Hello struct {
@@ -59,8 +62,17 @@ type Instruction struct {
 	Image     *ImageRef  `json:"image,omitempty"`     // write, verify
 	Configure *Configure `json:"configure,omitempty"` // configure
 	Expect    *Expect    `json:"expect,omitempty"`    // validate, acceptance
+	Validate  *Validate  `json:"validate,omitempty"`  // validate
 
 	Acceptance *AcceptancePlan `json:"acceptance,omitempty"` // acceptance
+}
+
+// Validate says how to validate.
+type Validate struct {
+	Plan     string            `json:"plan"`               // of package accelerator
+	Load     time.Duration     `json:"load,omitempty"`     // under the burn; zero: as the plan has it
+	Within   time.Duration     `json:"within,omitempty"`   // the report is due then, whatever hangs; zero: as the plan has it
+	Profiles map[string]string `json:"profiles,omitempty"` // the operator's profiles of cards: file name and YAML
 }
 
 // ImageRef says where the chunks of an image are. They come over plain HTTP: the digest vouches for them.

@@ -17,11 +17,14 @@ func (db *DB) Class(ctx context.Context, name string) (machine.Class, error) {
 	return one[machine.Class](ctx, db.pool, "class", name, `SELECT name, description, accelerator, count, monthly_price, currency FROM class WHERE name = $1`)
 }
 
+// sellable selects the machines that an order can have now: one that is being examined gives way to it.
+const sellable = `(m.state = 'available' OR m.state = 'accepting' AND EXISTS (SELECT 1 FROM job j WHERE j.id = m.job_id AND j.kind = 'examine' AND j.comes_from = 'available' AND j.state = 'running'))`
+
 // Classes lists what is sold, and how many of each are available.
 func (db *DB) Classes(ctx context.Context) ([]provisioner.ClassStock, error) {
 	rows, err := db.pool.Query(ctx, `SELECT c.name, c.description, c.accelerator, c.count, c.monthly_price, c.currency,
 		coalesce(sum(s.n), 0)::int, coalesce(jsonb_object_agg(s.site, s.n) FILTER (WHERE s.n IS NOT NULL), '{}')
-		FROM class c LEFT JOIN (SELECT class, site, count(*) AS n FROM machine WHERE state = 'available' GROUP BY class, site) s ON s.class = c.name
+		FROM class c LEFT JOIN (SELECT class, site, count(*) AS n FROM machine m WHERE `+sellable+` GROUP BY class, site) s ON s.class = c.name
 		GROUP BY c.name ORDER BY c.name`)
 	return collect[provisioner.ClassStock](rows, err, "list classes")
 }

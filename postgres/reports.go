@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/bareyard/bareyard/accelerator/document"
+	"github.com/bareyard/bareyard/machine"
 	"github.com/bareyard/bareyard/provisioner"
 )
 
@@ -137,6 +138,83 @@ func (db *DB) Background(ctx context.Context, machineID string, serials []string
 	}
 	b.Waivers, err = db.Waivers(ctx, machineID, false)
 	return b, err
+}
+
+// ExamineDue implements provisioner.Reports.
+func (db *DB) ExamineDue(ctx context.Context, every time.Duration, atOnce int) ([]string, error) {
+	rows, err := db.pool.Query(ctx, `SELECT m.id FROM machine m WHERE m.state = 'available' AND greatest(m.examined, m.updated) < now() - $1::interval
+		ORDER BY m.examined NULLS FIRST, m.id LIMIT greatest(0, $2 - (SELECT count(*) FROM job WHERE state = 'running' AND kind = 'examine'))`, every, atOnce)
+	if err != nil {
+		return nil, fmt.Errorf("list machines to examine: %w", err)
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
+// Card returns where a card is on record, and every report that saw it, newest first.
+func (db *DB) Card(ctx context.Context, serial string) (provisioner.CardHistory, error) {
+	c := provisioner.CardHistory{Serial: serial}
+	rows, err := db.pool.Query(ctx, `SELECT `+placeColumns+` FROM card c JOIN machine m ON m.id = c.machine_id WHERE c.serial = $1`, serial)
+	places, err := collect[provisioner.Place](rows, err, "read card")
+	if err != nil {
+		return c, err
+	}
+	if len(places) > 0 {
+		c.Now = &places[0]
+	}
+	rows, err = db.pool.Query(ctx, `SELECT r.id, r.kept, r.plan, r.machine_id, m.name, r.order_id, x.slot, x.model, x.name, x.firmware, x.outcome, x.problems
+		FROM report_card x JOIN report r ON r.id = x.report_id JOIN machine m ON m.id = r.machine_id WHERE x.serial = $1 ORDER BY r.kept DESC, r.id LIMIT 500`, serial)
+	if c.Seen, err = collect[provisioner.CardSighting](rows, err, "list reports of card"); err != nil {
+		return c, err
+	}
+	if c.Now == nil && len(c.Seen) == 0 {
+		return c, &machine.Error{Code: machine.NotFound, Message: fmt.Sprintf("no report has seen card %q", serial), Hint: "serial numbers are in `bareyard report show`; a card that has none goes by its UUID"}
+	}
+	return c, nil
+}
+
+// ForgetCard takes a card off the machine that it is on record for: the next report that sees it records it anew.
+func (db *DB) ForgetCard(ctx context.Context, serial, who, why string) error {
+	return pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
+		var machineID, slot string
+		err := tx.QueryRow(ctx, `DELETE FROM card WHERE serial = $1 RETURNING machine_id, slot`, serial).Scan(&machineID, &slot)
+		if isNoRows(err) {
+			return &machine.Error{Code: machine.NotFound, Message: fmt.Sprintf("card %q is on no machine's record", serial), Hint: "see `bareyard card show`"}
+		}
+		if err != nil {
+			return fmt.Errorf("forget card: %w", err)
+		}
+		return tell(ctx, tx, machineID, "card.forget", fmt.Sprintf("card %s, slot %s, is off the record, by %s: %s", serial, slot, who, why))
+	})
+}
+
+// PutWaiver records a waiver.
+func (db *DB) PutWaiver(ctx context.Context, w provisioner.Waiver) error {
+	return pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `INSERT INTO waiver (id, machine_id, check_id, card, who, why, made, until) VALUES ($1,$2,$3,$4,$5,$6,now(),$7)`, w.ID, w.MachineID, w.Check, w.Card, w.Who, w.Why, w.Until)
+		if err != nil {
+			return fmt.Errorf("record waiver: %w", err)
+		}
+		of := ""
+		if w.Card != "" {
+			of = " of card " + w.Card
+		}
+		return tell(ctx, tx, w.MachineID, "waiver.make", fmt.Sprintf("%s%s blocks nothing until %s, by %s: %s (%s)", w.Check, of, w.Until.UTC().Format(time.RFC3339), w.Who, w.Why, w.ID))
+	})
+}
+
+// WithdrawWaiver ends a waiver before its time. One that is over already is left as it is.
+func (db *DB) WithdrawWaiver(ctx context.Context, id, who string) error {
+	return pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
+		var machineID, check string
+		err := tx.QueryRow(ctx, `UPDATE waiver SET withdrawn = now() WHERE id = $1 AND withdrawn IS NULL RETURNING machine_id, check_id`, id).Scan(&machineID, &check)
+		if isNoRows(err) {
+			return &machine.Error{Code: machine.NotFound, Message: fmt.Sprintf("no waiver %q that holds", id), Hint: "list them with `bareyard waiver list`"}
+		}
+		if err != nil {
+			return fmt.Errorf("withdraw waiver: %w", err)
+		}
+		return tell(ctx, tx, machineID, "waiver.withdraw", fmt.Sprintf("%s blocks again, by %s (%s)", check, who, id))
+	})
 }
 
 // KeepKey remembers the public half of a key that this server signs reports with.

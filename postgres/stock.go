@@ -41,6 +41,25 @@ func (s stock) Machine(ctx context.Context, p provisioner.Pick) (*machine.Machin
 	return nil, s.soldOut(ctx, p)
 }
 
+func (s stock) Examined(ctx context.Context, p provisioner.Pick) (*machine.Machine, *machine.Job, error) {
+	var m machine.Machine
+	err := s.tx.QueryRow(ctx, `SELECT `+machineColumns+` FROM machine m WHERE m.state = 'accepting' AND m.site = $6 AND `+fits+`
+		AND EXISTS (SELECT 1 FROM job j WHERE j.id = m.job_id AND j.kind = 'examine' AND j.comes_from = 'available' AND j.state = 'running')
+		ORDER BY m.updated LIMIT 1 FOR UPDATE`,
+		p.Class, p.Image.BIOS, p.Image.UEFI, p.Image.Size, append([]string{}, p.Except...), p.Site).Scan(machineFields(&m)...)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("pick machine under examination: %w", err)
+	}
+	j, err := getJob(ctx, s.tx, m.JobID, "FOR UPDATE")
+	if err != nil {
+		return nil, nil, err
+	}
+	return &m, &j, nil
+}
+
 // soldOut says why there is no machine: never one that could take the image, none at the line's site, or none just now.
 func (s stock) soldOut(ctx context.Context, p provisioner.Pick) error {
 	var total, suitable, here int

@@ -57,10 +57,11 @@ func (e *Engine) Hello(ctx context.Context, h machine.Hello, from netip.Addr) (m
 				return err
 			}
 		case machine.StepHello:
-		case machine.StepInventory:
-			again = true
 		default:
-			return ErrStale
+			if _, _, first := e.step(w.Job.Kind, machine.StepHello); w.Job.Step != first {
+				return ErrStale
+			}
+			again = true
 		}
 		secret, hash := newSecret()
 		welcome.Token = secret
@@ -187,6 +188,11 @@ func (e *Engine) judge(w *Work, r machine.Report) (failure error, fatal bool) {
 	case machine.StepInBand:
 		w.InBand = seenInBand(r)
 		w.Events = append(w.Events, Event{At: w.Now, Kind: "bmc.in-band", MachineID: w.Machine.ID, Text: InBandText(*w.InBand)}) // for operators alone
+	case machine.StepExamine:
+		if _, err := accelerator.DecodeFacts(r.Result); err != nil {
+			return fmt.Errorf("read what the RAM disk saw: %w", err), false
+		}
+		w.Job.Result = r.Result // step judge decides
 	case machine.StepEraseAll, machine.StepProve:
 		var proofs []machine.Erasure
 		if err := json.Unmarshal(r.Result, &proofs); err != nil {
@@ -203,15 +209,10 @@ func (e *Engine) judge(w *Work, r machine.Report) (failure error, fatal bool) {
 		}
 		w.Job.Result = r.Result // judged once the BMC has been asked
 	case machine.StepValidate:
-		rep, err := accelerator.DecodeReport(r.Result)
-		if err != nil {
+		if _, err := accelerator.DecodeReport(r.Result); err != nil {
 			return fmt.Errorf("read validation report: %w", err), false
 		}
-		w.Job.Result = r.Result
-		if rep.Blocks() {
-			return errors.New(clip(rep.Reason())), true
-		}
-		w.note("validation", "%s: %d cards, %d checks", rep.Outcome, len(rep.Cards), len(rep.Checks))
+		w.Job.Result = r.Result // step judge decides
 	}
 	return nil, false
 }

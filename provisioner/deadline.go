@@ -26,6 +26,11 @@ func (e *Engine) Watch(ctx context.Context, every time.Duration) error {
 				e.log().Error("boots cannot be explained", "err", err)
 			}
 		}
+		if n%15 == 7 {
+			if err := e.ExamineStock(ctx); err != nil && ctx.Err() == nil {
+				e.log().Error("stock cannot be examined", "err", err)
+			}
+		}
 		if n%15 == 0 {
 			if err := e.Reconcile(ctx); err != nil && ctx.Err() == nil {
 				e.log().Error("edge reconciliation failed", "err", err)
@@ -98,6 +103,9 @@ func (e *Engine) Expire(ctx context.Context, machineID string) error {
 		why := fmt.Sprintf("not done within %s", deadline(w.Job, step))
 		if w.Now.Before(end) {
 			why = fmt.Sprintf("no sign of life for %s", w.Now.Sub(w.Job.SeenAt).Round(time.Second))
+		}
+		if step.Name == machine.StepValidate {
+			return e.failSilent(ctx, w, why)
 		}
 		return e.failAttempt(ctx, w, false, why+silent(w))
 	})

@@ -46,7 +46,7 @@ func newYard(t *testing.T) *yard {
 		ports: map[string]bool{}, fail: map[string]error{}}
 	y.Engine = &provisioner.Engine{Store: y.db, Shelf: y.db, Tickets: y.db, Vault: y.db, BMCs: y.db, Pins: y.db, Power: y, Edge: (*yardEdge)(y), Ports: (*yardPorts)(y),
 		Agents: "https://10.77.0.1:8443", Images: "http://10.77.0.1:8080/images", CA: "-----BEGIN CERTIFICATE-----\n", BootNets: []provisioner.BootNet{{Prefix: netip.MustParsePrefix("10.77.0.0/24")}}}
-	y.Calendar = y.db
+	y.Calendar, y.Reports = y.db, y.db
 	ctx := t.Context()
 	y.must(y.db.PutClass(ctx, machine.Class{Name: "rtx5090x2", Accelerator: "10de:2b85", Count: 2, MonthlyPrice: 1_000_000, Currency: "CNY"}))
 	y.must(y.db.PutImage(ctx, machine.Image{Name: "debian-12", Digest: strings.Repeat("ab", 32), Size: 800 << 20, DefaultUser: "debian", BIOS: true, UEFI: true}))
@@ -241,6 +241,8 @@ func (r *ram) do() {
 	switch step {
 	case machine.StepInventory:
 		rep.Result = encode(machine.Inventory{Hardware: r.m.Hardware})
+	case machine.StepExamine:
+		rep.Result = encode(seenFrom(r.m.Hardware))
 	case machine.StepEraseAll, machine.StepProve:
 		var proofs []machine.Erasure
 		for _, d := range r.last.Disks {
@@ -252,6 +254,34 @@ func (r *ram) do() {
 	}
 	_, err := r.report(rep)
 	r.y.must(err)
+	if step == machine.StepExamine {
+		r.goOn()
+	}
+}
+
+// goOn lets the server judge what the RAM disk saw, and asks what is next.
+func (r *ram) goOn() {
+	r.y.t.Helper()
+	r.y.turn(r.m.ID)
+	if _, err := r.report(machine.Report{Phase: machine.Idle}); err != nil && !errors.Is(err, provisioner.ErrStale) {
+		r.y.must(err)
+	}
+}
+
+// seenFrom is what the RAM disk of a machine with this hardware sees.
+func seenFrom(h machine.Hardware) accelerator.Facts {
+	f := accelerator.Facts{Taken: time.Now().UTC(), RAMDisk: true, Log: accelerator.KernelLog{Records: 1}}
+	for _, a := range h.Accelerators {
+		f.PCI.Cards = append(f.PCI.Cards, accelerator.PCICard{Slot: a.Slot, Vendor: a.Vendor, Device: a.Device, Class: "030000", Answers: accelerator.Measured(true, "", "sysfs")})
+	}
+	f.Host.Memory, f.Host.Nouveau = accelerator.Measured(int64(1<<34), "bytes", "proc"), accelerator.Measured(false, "", "proc")
+	for _, d := range h.Disks {
+		f.Host.Disks = append(f.Host.Disks, accelerator.HostDisk{Name: "sda", Serial: accelerator.Measured(d.Serial, "", "sysfs"), Size: accelerator.Measured(d.Size, "bytes", "sysfs")})
+	}
+	for _, n := range h.NICs {
+		f.Host.NICs = append(f.Host.NICs, accelerator.HostNIC{Name: string(n.Role), MAC: accelerator.Measured(n.MAC, "", "sysfs"), Carrier: accelerator.Measured(true, "", "sysfs")})
+	}
+	return f
 }
 
 // until carries out instructions until the machine is told to wait, to finish or to power off.

@@ -163,6 +163,7 @@ func TestLostCard(t *testing.T) {
 	_, err = r.report(machine.Report{Step: machine.StepValidate, Phase: machine.Done, Result: encode(accelerator.Report{Schema: accelerator.Schema,
 		Outcome: accelerator.Fail, Checks: []accelerator.Check{{ID: "card.count", Outcome: accelerator.Fail, Required: true, Summary: "1 of 2 cards"}}})})
 	y.must(err)
+	y.turn(bad.ID)
 	if got := y.machine(bad.ID); got.State != machine.Quarantined || got.OrderID != "" || got.Public {
 		t.Fatalf("bad machine is %+v", got)
 	}
@@ -217,6 +218,7 @@ func TestFailedWipe(t *testing.T) {
 	y.must(err)
 	y.turn(m.ID)
 	r := y.bootAgent(m.ID)
+	r.do()
 	r.do()
 	r.do()
 	if r.last.Step != machine.StepProve {

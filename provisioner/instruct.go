@@ -13,7 +13,7 @@ import (
 func (e *Engine) instruct(w *Work, role Role) (machine.Instruction, error) {
 	step, pos, _ := e.step(w.Job.Kind, w.Job.Step)
 	if roleOf(step.Actor) != role {
-		if role == OSRole && (w.Job.Step == machine.StepBaseline || w.Job.Step == machine.StepHandOver || w.Job.Step == machine.StepVerdict) {
+		if role == OSRole && (w.Job.Step == machine.StepBaseline || w.Job.Step == machine.StepHandOver || w.Job.Step == machine.StepJudge) {
 			return machine.Instruction{Do: machine.DoFinish}, nil
 		}
 		_, mine, _ := e.step(w.Job.Kind, machine.StepFirstBoot)
@@ -50,6 +50,11 @@ func (e *Engine) instruct(w *Work, role Role) (machine.Instruction, error) {
 	case machine.StepValidate:
 		in.Expect = expect(w.Machine.Hardware)
 		in.Expect.NoDriver = !w.Job.Driver
+		v, err := e.Validation.order()
+		if err != nil {
+			return machine.Instruction{}, err
+		}
+		in.Validate = v
 	}
 	if slices.Contains([]machine.StepName{machine.StepWrite, machine.StepVerify, machine.StepConfigure}, step.Name) {
 		d, ok := w.Machine.Hardware.SystemDisk()

@@ -183,7 +183,7 @@ const maxTried = 3
 // A machine that failed its validation goes to quarantine, where only an operator can decide.
 func (e *Engine) failReinstall(w *Work, step machine.StepName) error {
 	move := machine.Park
-	if step == machine.StepValidate {
+	if step == machine.StepValidate || step == machine.StepJudge {
 		move = machine.Quarantine
 	}
 	if err := w.machineEvent(move, "%s", w.Machine.Reason); err != nil {
@@ -196,8 +196,8 @@ func (e *Engine) failReinstall(w *Work, step machine.StepName) error {
 // unseen reports whether the named step comes before the first look at the machine.
 func (e *Engine) unseen(kind machine.JobKind, name machine.StepName) bool {
 	_, at, _ := e.step(kind, name)
-	_, look, _ := e.step(kind, machine.StepInventory)
-	return at < look
+	_, hello, _ := e.step(kind, machine.StepHello)
+	return at <= hello
 }
 
 // fence cuts a machine off: no public address, no provisioning port, no power.

@@ -126,7 +126,14 @@ func checkKeys(keys []string) error {
 
 // take finds a machine for the order in w at the site of its line and starts its provision job.
 func (e *Engine) take(ctx context.Context, w *Work, image machine.Image, site string) error {
-	m, err := w.Stock.Machine(ctx, Pick{Class: w.Order.Class, Site: site, Line: w.Order.Line, Image: image, Except: w.Order.Tried})
+	pick := Pick{Class: w.Order.Class, Site: site, Line: w.Order.Line, Image: image, Except: w.Order.Tried}
+	m, err := w.Stock.Machine(ctx, pick)
+	if machine.CodeOf(err) == machine.Exhausted {
+		var taken bool
+		if taken, err = e.interrupt(ctx, w, pick, err); taken {
+			m = w.Machine
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -193,6 +200,9 @@ func (e *Engine) Cancel(ctx context.Context, orderID string) (machine.Order, err
 			}
 		}
 		if w.Machine.State == machine.Reserved {
+			if w.Machine.PortOpen { // it was being examined when the order took it
+				e.fence(w)
+			}
 			w.Machine.OrderID = ""
 			if err := w.Stock.FreeAddresses(ctx, orderID, false); err != nil {
 				return err
@@ -327,11 +337,11 @@ func (e *Engine) Return(ctx context.Context, machineID string) error {
 // Move applies an event that an operator decides alone (park, unpark, retire, admit, quarantine) with his reason.
 func (e *Engine) Move(ctx context.Context, machineID string, ev machine.Event, reason string) error {
 	return e.Store.OnMachine(ctx, machineID, func(w *Work) error {
-		if ev == machine.Admit && w.Machine.State == machine.Accepting {
-			return &machine.Error{Code: machine.Conflict, Message: fmt.Sprintf("machine %s is in an acceptance run", w.Machine.Name), Hint: "what has passed is admitted, through a wipe, with `bareyard acceptance admit`"}
-		}
 		if w.Job != nil {
 			return &machine.Error{Code: machine.Conflict, Message: fmt.Sprintf("a %s job is under way on machine %s", w.Job.Kind, w.Machine.Name), Hint: "cancel the order or wait"}
+		}
+		if ev == machine.Admit && w.Machine.State == machine.Accepting {
+			return &machine.Error{Code: machine.Conflict, Message: fmt.Sprintf("machine %s is in an acceptance run", w.Machine.Name), Hint: "what has passed is admitted, through a wipe, with `bareyard acceptance admit`"}
 		}
 		held := w.Order != nil && (w.Order.State == machine.OrderActive || w.Order.State == machine.OrderExpired)
 		if ev == machine.Retire && held {

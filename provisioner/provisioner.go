@@ -97,6 +97,12 @@ type Engine struct {
 	AcceptanceConfig AcceptanceConfig
 	RunKey           ed25519.PrivateKey // signs the reports of runs; nil: they are not signed
 
+	// Validation. Without Reports a report decides and is not kept; without Sensors the BMC is not asked for it.
+	Reports    Reports
+	Sensors    Sensors
+	ReportKey  ed25519.PrivateKey // signs reports; nil: they are kept unsigned
+	Validation Validation
+
 	Calendar  Calendar // nil: nothing changes by itself
 	Discovery bool     // machines that nobody has enrolled are looked at
 	Inbox     Inbox    // these two only where discovery is on

@@ -59,6 +59,8 @@ type Reports interface {
 	KeepReport(ctx context.Context, k Kept) error
 	// Background is what a new report of a machine is judged by, beside itself.
 	Background(ctx context.Context, machineID string, serials []string) (Background, error)
+	// ExamineDue lists machines in stock that nobody has looked at for so long, as many as may be looked at now.
+	ExamineDue(ctx context.Context, every time.Duration, atOnce int) ([]string, error)
 	// HandOver returns the newest report of an order's machine that did not block, with ok false when there is none.
 	HandOver(ctx context.Context, orderID, machineID string) (k Kept, ok bool, err error)
 }
@@ -81,6 +83,29 @@ type Place struct {
 	OrderID   string    `json:"order_id,omitempty"` // that held the machine then
 	FirstSeen time.Time `json:"first_seen"`         // in this machine
 	LastSeen  time.Time `json:"last_seen"`
+}
+
+// CardHistory is where a card is, and where it was.
+type CardHistory struct {
+	Serial string         `json:"serial"`
+	Now    *Place         `json:"now,omitempty"` // as it is on record; nil: on no machine's
+	Seen   []CardSighting `json:"seen"`          // newest first
+}
+
+// CardSighting is what one report said of a card.
+type CardSighting struct {
+	Report    string              `json:"report"`
+	At        time.Time           `json:"at"`
+	Plan      accelerator.Plan    `json:"plan"`
+	MachineID string              `json:"machine_id"`
+	Machine   string              `json:"machine"`
+	OrderID   string              `json:"order_id,omitempty"`
+	Slot      string              `json:"slot"`
+	Model     string              `json:"model"`
+	Name      string              `json:"name,omitempty"`
+	Firmware  string              `json:"firmware,omitempty"`
+	Outcome   accelerator.Outcome `json:"outcome"`
+	Problems  []string            `json:"problems,omitempty"`
 }
 
 // Waiver is an operator's decision that a check shall not block for a while.

@@ -68,9 +68,12 @@ func (e *Engine) actStep(ctx context.Context, a Action) error {
 	}
 	work, cancel := context.WithTimeout(ctx, cmp.Or(e.ObeyWithin, stepTime))
 	var told *heard
+	var found *Kept
 	var failure error
-	if j.Step == machine.StepAskBMC || j.Step == machine.StepVerdict {
+	if j.Kind == machine.AcceptanceJob && (j.Step == machine.StepAskBMC || j.Step == machine.StepJudge) {
 		told, failure = e.consult(work, m, j)
+	} else if j.Step == machine.StepJudge {
+		found, failure = e.rule(work, m, j)
 	} else {
 		failure = e.carryOut(work, m, j, o)
 	}
@@ -84,6 +87,9 @@ func (e *Engine) actStep(ctx context.Context, a Action) error {
 		}
 		if told != nil {
 			return e.consulted(ctx, w, *told)
+		}
+		if failure == nil && found != nil {
+			return e.ruled(ctx, w, *found)
 		}
 		if failure == nil {
 			return e.advance(ctx, w)
@@ -107,9 +113,6 @@ func (e *Engine) failTry(ctx context.Context, w *Work, failure error) error {
 		err := e.failAttempt(ctx, w, true, failure.Error())
 		w.Machine.Reason = clip(fmt.Sprintf("%s: %s", w.Machine.Reason, changed.detail())) // the order's events, which its customer reads, have only how many
 		return err
-	}
-	if step.Name == machine.StepRotate && (errors.Is(failure, ipmi.ErrLied) || errors.Is(failure, ipmi.ErrPassword)) {
-		return e.failAttempt(ctx, w, true, failure.Error()) // each try is a failed login on the way to a lock-out
 	}
 	if errors.Is(failure, ipmi.ErrCredentials) || errors.Is(failure, ipmi.ErrLocked) || untrusted(failure) {
 		return e.failAttempt(ctx, w, true, failure.Error()) // trying again locks the BMC's account, or calls a stranger
@@ -297,11 +300,17 @@ func (e *Engine) conclude(ctx context.Context, w *Work) error {
 				return err
 			}
 		}
+		if w.Job.Finding != "" {
+			w.Machine.Reason, w.Machine.OrderID = w.Job.Finding, ""
+			return w.machineEvent(machine.Quarantine, "wiped and proven clean, and kept out of stock: %s", w.Job.Finding)
+		}
 		w.Machine.Reason = ""
 		if err := w.machineEvent(machine.Reclaimed, "wiped and proven clean, back in stock"); err != nil {
 			return err
 		}
 		w.Machine.OrderID = ""
+	case machine.ExamineJob:
+		return concludeExamination(w)
 	}
 	return nil
 }

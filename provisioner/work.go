@@ -37,6 +37,8 @@ type Stock interface {
 	// Machine locks an available machine. It answers an Exhausted error when there is none, an Invalid one when no machine
 	// of the class could ever take the image.
 	Machine(ctx context.Context, p Pick) (*machine.Machine, error)
+	// Examined locks a machine that was in stock and is being examined, with the job that does it; nil when there is none.
+	Examined(ctx context.Context, p Pick) (*machine.Machine, *machine.Job, error)
 	// Addresses takes the longest idle addresses of a line for an order, all that are wanted or none.
 	Addresses(ctx context.Context, w Want, orderID string) ([]netip.Prefix, error)
 	// FreeAddresses returns all addresses of an order; none is given to anybody else before its cool-down is over, unless it

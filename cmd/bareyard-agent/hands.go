@@ -53,6 +53,8 @@ func (h *hands) Do(ctx context.Context, in machine.Instruction, progress func(do
 		return h.discover(ctx)
 	case machine.StepInBand:
 		return h.tryBMC(ctx), nil
+	case machine.StepExamine:
+		return examine(ctx), nil
 	case machine.StepWipe:
 		return nil, h.disks.Wipe(ctx, in.Disks)
 	case machine.StepEraseAll:

@@ -39,7 +39,7 @@ machine when told to, reports the result, and removes itself and the token file.
 
 Plans: health (reads only), postboot (at most five minutes), acceptance (stages
 sanity, validation, performance, stress), return (postboot, and compares). With
-a server and without --plan cards are read and not loaded.
+a server and without --plan the server says which plan it wants.
 
   --plan PLAN          what to do; without a server it is done at once
   --duration TIME      of load: 60s at postboot, 1h of stress at acceptance
@@ -144,7 +144,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	log := slog.New(slog.NewTextHandler(stderr, nil))
 	m.tell = func(format string, a ...any) { log.Info(fmt.Sprintf(format, a...)) }
-	v := &validator{post: client.post, read: m.report, log: log}
+	v := &validator{post: client.post, read: m.report, plan: m.ordered, log: log}
+	if o.plan != "" { // whoever starts it by hand knows better
+		v.plan = nil
+	}
 	err = v.run(ctx)
 	if ctx.Err() != nil || keep {
 		return err // interrupted, by a shutdown as like as not: whoever starts us again finds what we need

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -42,6 +43,24 @@ const (
 	shortBurn     = 30 * time.Second
 	defaultStress = time.Hour
 )
+
+// ordered takes in how a server wants its machine validated.
+func (m *measurer) ordered(v machine.Validate) error {
+	plan, err := accelerator.ParsePlan(v.Plan)
+	if err != nil {
+		return err
+	}
+	m.plan, m.duration = plan, v.Load
+	m.rules.Profiles = nil
+	for _, name := range slices.Sorted(maps.Keys(v.Profiles)) {
+		list, err := accelerator.ParseProfiles(name, []byte(v.Profiles[name]))
+		if err != nil {
+			return err
+		}
+		m.rules.Profiles = append(m.rules.Profiles, list...)
+	}
+	return nil
+}
 
 // report carries out the plan and judges what it measured.
 func (m *measurer) report(ctx context.Context, expect machine.Expect) accelerator.Report {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"encoding/pem"
@@ -26,6 +27,7 @@ const (
 type validator struct {
 	post func(context.Context, machine.Report) (machine.Instruction, error)
 	read func(context.Context, machine.Expect) accelerator.Report
+	plan func(machine.Validate) error // takes in how the server wants it; nil: as the flags say
 	log  *slog.Logger
 
 	delivered bool // the result
@@ -103,7 +105,15 @@ func (v *validator) step(ctx context.Context, in machine.Instruction) (machine.R
 		report.Error = "the instruction does not say what to expect"
 		return report, nil
 	}
-	result, err := v.validate(ctx, *in.Expect)
+	within := machine.ValidateWithin
+	if in.Validate != nil && v.plan != nil {
+		if err := v.plan(*in.Validate); err != nil {
+			report.Error = err.Error()
+			return report, nil
+		}
+		within = cmp.Or(in.Validate.Within, within)
+	}
+	result, err := v.validate(ctx, *in.Expect, within)
 	if err != nil {
 		return report, err
 	}
@@ -116,18 +126,31 @@ func (v *validator) step(ctx context.Context, in machine.Instruction) (machine.R
 	return machine.Report{Step: machine.StepValidate, Phase: machine.Done, Result: data}, nil
 }
 
-// validate reads and judges while it tells the server that it is alive; it stops when the server no longer wants it.
-func (v *validator) validate(ctx context.Context, expect machine.Expect) (accelerator.Report, error) {
+// lastCall is how long reading may go on after its time is over: children are killed then, and one that is stuck in the kernel is given up.
+const lastCall = 15 * time.Second
+
+// validate reads and judges while it tells the server that it is alive; it stops when the server no longer wants it. When the time is over,
+// it reports what was read by then; when even that does not come about, that.
+func (v *validator) validate(ctx context.Context, expect machine.Expect, within time.Duration) (accelerator.Report, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	results := make(chan accelerator.Report, 1)
-	go func() { results <- v.read(ctx, expect) }() // ends with its context
+	began := time.Now()
+	go func() { // ends with its context; left behind when a driver holds it in the kernel
+		ctx, over := context.WithTimeout(ctx, max(within-lastCall, within/2))
+		defer over()
+		results <- v.read(ctx, expect)
+	}()
+	late := time.NewTimer(within)
+	defer late.Stop()
 	tick := time.NewTicker(aliveEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case r := <-results:
 			return r, ctx.Err()
+		case <-late.C:
+			return overdue(began, within), ctx.Err()
 		case <-ctx.Done():
 			return accelerator.Report{}, ctx.Err()
 		case <-tick.C:
@@ -140,6 +163,13 @@ func (v *validator) validate(ctx context.Context, expect machine.Expect) (accele
 			}
 		}
 	}
+}
+
+// overdue is the report of a machine that did not let itself be read.
+func overdue(began time.Time, within time.Duration) accelerator.Report {
+	r := accelerator.Report{Schema: accelerator.Schema, Taken: began.UTC(), Rules: accelerator.RulesVersion, Plan: accelerator.PlanPostboot, Cards: []accelerator.CardResult{}, Drivers: []accelerator.DriverNote{}}
+	return r.With(accelerator.Check{ID: "plan.answer", Outcome: accelerator.Fail, Required: true, Summary: fmt.Sprintf("the machine could not be read in %v", within), Action: accelerator.ActReboot,
+		Evidence: []string{"something hangs in the kernel: a driver that does not return"}, Advice: "restart the machine; when it hangs again, exchange the card that its kernel log names"})
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

@@ -30,11 +30,11 @@ type config struct {
 	Switches []switchConfig   `yaml:"switches"` // to which machines are wired
 	BMC      bmcConfig        `yaml:"bmc"`
 
-	Acceptance acceptanceConfig `yaml:"acceptance"` // how new hardware is tried
-
 	RDNS    rdnsConfig    `yaml:"rdns"`
 	Traffic trafficConfig `yaml:"traffic"`
 	Console consoleConfig `yaml:"console"`
+
+	Validation validationConfig `yaml:"validation"`
 
 	ImageDir  string `yaml:"image_dir"` // the chunked store of images
 	Validator string `yaml:"validator"` // the bareyard-validate that is put on machines
@@ -97,12 +97,12 @@ func (c *config) fill(folder string) {
 	c.LogLevel = cmp.Or(c.LogLevel, "info")
 	c.LogFormat = cmp.Or(c.LogFormat, "text")
 	c.Boot.fill(folder)
-	c.Acceptance.fill()
 	c.RDNS.fill(folder)
 	c.Traffic.SampleDays = cmp.Or(c.Traffic.SampleDays, 100)
 	c.Traffic.HourDays = cmp.Or(c.Traffic.HourDays, 800)
 	c.BMC.fill()
 	c.Console.fill()
+	c.Validation.fill(folder)
 	c.fillSwitches(folder)
 	for _, p := range []struct {
 		path     *string
@@ -164,6 +164,9 @@ func (c *config) problem() (key, problem, hint string) {
 		return key, problem, hint
 	}
 	if key, problem, hint := c.Traffic.problem(); problem != "" {
+		return key, problem, hint
+	}
+	if key, problem, hint := c.Validation.problem(); problem != "" {
 		return key, problem, hint
 	}
 	if key, problem, hint := c.switchesProblem(); problem != "" {

@@ -29,6 +29,7 @@ type machineCommand struct {
 
 	inboxCommands
 	deskCommands
+	validationCommands
 }
 
 type machineList struct {

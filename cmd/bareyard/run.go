@@ -19,10 +19,10 @@ type commands struct {
 	Line    lineCommand    `cmd:"" help:"Carriers and their public addresses."`
 	Address addressCommand `cmd:"" help:"Public addresses: who has them, and who had them."`
 	Job     jobCommand     `cmd:"" help:"Work on machines."`
-
-	Acceptance acceptanceCommand `cmd:"" help:"Try new hardware for hours, and take what passes into stock."`
-
 	Task    taskCommand    `cmd:"" help:"Work that waits for a person."`
+	Report  reportCommand  `cmd:"" help:"Reports of validations: show, save, verify."`
+	Card    cardCommand    `cmd:"" help:"Single cards: where they are, and where they were."`
+	Waiver  waiverCommand  `cmd:"" help:"Checks that block nothing for a while."`
 	Token   tokenCommand   `cmd:"" help:"Make API tokens."`
 	Serve   serveCommand   `cmd:"" help:"Run the server."`
 	RAMDisk ramdiskCommand `cmd:"" name:"ramdisk" help:"Build the RAM disk that machines network-boot."`

@@ -177,6 +177,9 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 	if err != nil {
 		return err
 	}
+	if engine.ReportKey, err = reportKey(ctx, cfg.DataDir, db); err != nil {
+		return err
+	}
 	node, err := nodeName(cfg.DataDir)
 	if err != nil {
 		return err
@@ -185,14 +188,12 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 	engine.Trace = rec.note
 	group.Go(func() error { return rec.Run(ctx) })
 	store := &images.Store{Dir: cfg.ImageDir}
-	server := &api.Server{Accounts: db, Machines: db, Orders: db, Log: db, Catalogue: db, Shelf: db, Inbox: db, Boots: db, Store: store, Engine: engine, Edges: &edgeDesk{authority, edge},
+	server := &api.Server{Accounts: db, Machines: db, Orders: db, Log: db, Catalogue: db, Shelf: db, Inbox: db, Boots: db, Store: store, Engine: engine, Edges: &edgeDesk{authority, edge}, Reports: db, Cards: db,
 		Validator: cfg.Validator, Logger: log, Version: version}
 	if err := joinNetwork(cfg, db, engine, server); err != nil {
 		return err
 	}
 	server.Pools, server.Addresses, server.Ledger = db, db, db
-	engine.Facts, engine.Acceptances, server.Acceptances = bmcs, db, db
-	cfg.Acceptance.join(engine, server)
 	hub, recorder := newConsoles(cfg, engine, db, node, log)
 	server.Desk = api.Desk{BMCs: db, Health: db, Consoles: hub, Records: db, CustomersMay: cfg.Console.Customers}
 	metrics := prometheus.NewRegistry()
@@ -261,6 +262,7 @@ func newEngine(cfg config, db *postgres.DB, log *slog.Logger, ca string, edge ne
 		Baselines: bmcs, HostAccess: bmcs, Care: cfg.BMC.care(),
 		Discovery: cfg.Boot.Discovery, Inbox: db, Visits: db, List: db, Identify: bmcs, Boots: db,
 		SeenWithin: time.Duration(cfg.BMC.SeenWithin), ObeyWithin: time.Duration(cfg.BMC.ObeyWithin),
+		Reports: db, Sensors: bmcs, Validation: cfg.Validation.rules(),
 		Edge: edge, Ports: ports,
 		Agents:   "https://" + net.JoinHostPort(cfg.Boot.Address.String(), port),
 		Images:   fmt.Sprintf("http://%s/images", net.JoinHostPort(cfg.Boot.Address.String(), strconv.Itoa(int(cfg.Boot.HTTPPort)))),

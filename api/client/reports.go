@@ -1,0 +1,59 @@
+package client
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+
+	"github.com/bareyard/bareyard/api"
+	"github.com/bareyard/bareyard/provisioner"
+)
+
+// MachineReports lists the reports of a machine, newest first; plan "" is all plans.
+func (c *Client) MachineReports(ctx context.Context, machine, plan string) (out []provisioner.Verdict, err error) {
+	return out, c.get(ctx, "/v1/machines/"+url.PathEscape(machine)+"/reports?plan="+url.QueryEscape(plan), &out)
+}
+
+// OrderReports lists the reports of an order's machine, newest first.
+func (c *Client) OrderReports(ctx context.Context, order string) (out []provisioner.Verdict, err error) {
+	return out, c.get(ctx, "/v1/orders/"+url.PathEscape(order)+"/reports", &out)
+}
+
+// ReportForm returns a report as .json (signed), .html or .xml (JUnit).
+func (c *Client) ReportForm(ctx context.Context, id, form string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+"/v1/reports/"+url.PathEscape(id)+form, nil)
+	if err != nil {
+		return nil, fmt.Errorf("make request: %w", err)
+	}
+	res, err := c.do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(res.Body, 64<<20))
+	if err != nil {
+		return nil, fmt.Errorf("read report: %w", err)
+	}
+	return text, nil
+}
+
+// ReportKeys returns the public keys that reports verify with, by their names.
+func (c *Client) ReportKeys(ctx context.Context) (map[string]ed25519.PublicKey, error) {
+	var list []api.ReportKey
+	if err := c.get(ctx, "/v1/report-keys", &list); err != nil {
+		return nil, err
+	}
+	out := map[string]ed25519.PublicKey{}
+	for _, k := range list {
+		raw, err := base64.StdEncoding.DecodeString(k.Public)
+		if err != nil || len(raw) != ed25519.PublicKeySize {
+			return nil, fmt.Errorf("read public key %s: not one", k.ID)
+		}
+		out[k.ID] = raw
+	}
+	return out, nil
+}

@@ -1,0 +1,291 @@
+package provisioner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/bareyard/bareyard/accelerator"
+	"github.com/bareyard/bareyard/ipmi"
+	"github.com/bareyard/bareyard/machine"
+)
+
+// Sensors reads what BMCs measure and log; answered by ipmi.Controller.
+type Sensors interface {
+	Health(ctx context.Context, t ipmi.Target) (ipmi.Health, error)
+	Events(ctx context.Context, t ipmi.Target, cursor string) (ipmi.EventPage, error)
+}
+
+// Validation is how machines are validated. The zero value is right.
+type Validation struct {
+	Load        time.Duration // under the burn after an installation; zero: as the plan has it
+	HealthEvery time.Duration // machines in stock are looked at so often; zero: never
+	Profiles    string        // folder of the operator's profiles of cards; "" for none
+}
+
+// order is what a validator is told. The profiles are read each time: an operator who corrects one restarts nothing.
+func (v Validation) order() (*machine.Validate, error) {
+	out := &machine.Validate{Plan: string(accelerator.PlanPostboot), Load: v.Load, Within: machine.ValidateWithin}
+	files, err := v.files()
+	if err != nil || len(files) == 0 {
+		return out, err
+	}
+	out.Profiles = map[string]string{}
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			return nil, fmt.Errorf("read profiles: %w", err)
+		}
+		out.Profiles[filepath.Base(f)] = string(text)
+	}
+	return out, nil
+}
+
+func (v Validation) files() ([]string, error) {
+	if v.Profiles == "" {
+		return nil, nil
+	}
+	files, err := filepath.Glob(filepath.Join(v.Profiles, "*.yaml"))
+	if err != nil {
+		return nil, fmt.Errorf("list profiles: %w", err)
+	}
+	return files, nil
+}
+
+// rules are the rules that this server judges by.
+func (v Validation) rules() (accelerator.Rules, error) {
+	if v.Profiles == "" {
+		return accelerator.Rules{}, nil
+	}
+	profiles, err := accelerator.ReadProfiles(v.Profiles)
+	return accelerator.Rules{Profiles: profiles}, err
+}
+
+// rule makes the report of a job's machine whole: what its BMC says, whose the cards are, what is waived. It changes nothing, and may be done
+// again by another server.
+func (e *Engine) rule(ctx context.Context, m machine.Machine, j machine.Job) (*Kept, error) {
+	r, err := e.drawn(ctx, m, j)
+	if err != nil {
+		return nil, err
+	}
+	if e.Sensors != nil {
+		// What is logged from the moment that the machine was handed its image on is this installation's.
+		began := r.Taken.Add(-time.Duration(r.Seconds)*time.Second - bootSlack)
+		r = r.WithBMC(e.readBMC(ctx, m), began)
+	}
+	return e.keep(ctx, m, j, r)
+}
+
+// drawn is the report that a machine sent, or that is drawn here from what its RAM disk saw.
+func (e *Engine) drawn(ctx context.Context, m machine.Machine, j machine.Job) (accelerator.Report, error) {
+	if j.Kind != machine.ExamineJob && j.Kind != machine.ReclaimJob {
+		r, err := accelerator.DecodeReport(j.Result)
+		if err != nil {
+			return r, fmt.Errorf("read validation report: %w", err)
+		}
+		return r.Unwaived(), nil
+	}
+	f, err := accelerator.DecodeFacts(j.Result)
+	if err != nil {
+		return accelerator.Report{}, fmt.Errorf("read what the RAM disk saw: %w", err)
+	}
+	rules, err := e.Validation.rules()
+	if err != nil {
+		return accelerator.Report{}, err
+	}
+	f.RAMDisk, f.Plan = true, accelerator.PlanHealth
+	if j.Kind == machine.ReclaimJob && j.OrderID != "" && e.Reports != nil {
+		handover, ok, err := e.Reports.HandOver(ctx, j.OrderID, m.ID)
+		if err != nil {
+			return accelerator.Report{}, err
+		}
+		if ok {
+			return accelerator.JudgeReturn(f, *expect(m.Hardware), rules, handover.Report), nil
+		}
+	}
+	return accelerator.Judge(f, *expect(m.Hardware), rules), nil
+}
+
+// bootSlack is what a machine takes from power on to its validation, at most.
+const bootSlack = 15 * time.Minute
+
+// keep judges a report by what is on record of the machine and its cards, and makes of it what is stored.
+func (e *Engine) keep(ctx context.Context, m machine.Machine, j machine.Job, r accelerator.Report) (*Kept, error) {
+	v := Verdict{ID: reportID(j), MachineID: m.ID, OrderID: j.OrderID, JobID: j.ID, Class: m.Class}
+	var strays []string
+	if e.Reports != nil {
+		back, err := e.Reports.Background(ctx, m.ID, serialsOf(r))
+		if err != nil {
+			return nil, err
+		}
+		check, disputed := checkRecord(r, back)
+		r, strays = r.With(check), disputed
+		for _, w := range back.Waivers {
+			r, _ = r.Waive(w.Check, slotsOf(r, w.Card), w.Note())
+		}
+	}
+	r.Subject = accelerator.Subject{Report: v.ID, Machine: m.ID, Name: m.Name, Serial: m.Hardware.Serial, Class: m.Class, Order: j.OrderID, Job: j.ID}
+	k, err := NewKept(v, r, e.ReportKey)
+	k.Strays = strays
+	return &k, err
+}
+
+// reportID names the report of an attempt. A step that is done again makes it again.
+func reportID(j machine.Job) string {
+	return fmt.Sprintf("r-%s-%d", strings.TrimPrefix(j.ID, "j-"), j.Attempt)
+}
+
+// ruled brings about what a report decides, and keeps it, in one transition.
+func (e *Engine) ruled(ctx context.Context, w *Work, k Kept) error {
+	if e.Reports != nil {
+		w.Kept = append(w.Kept, k)
+	}
+	if k.Blocks && w.Job.Kind == machine.ReclaimJob { // its customer's data is wiped first, whatever it has
+		w.Job.Finding = fmt.Sprintf("report %s: %s", k.ID, k.Reason)
+		w.note("validation", "%s: %s (report %s); it is wiped, and then kept out of stock", k.Outcome, k.Reason, k.ID)
+		return e.advance(ctx, w)
+	}
+	if k.Blocks {
+		w.note("validation", "%s: %s (report %s)", k.Outcome, k.Reason, k.ID)
+		return e.failAttempt(ctx, w, true, k.Reason)
+	}
+	w.note("validation", "%s: %d cards, %d checks (report %s)", k.Outcome, k.Cards, k.Checks, k.ID)
+	return e.advance(ctx, w)
+}
+
+// failSilent ends an attempt whose machine fell silent in its validation. Once may be the network's; a machine that does it again is quarantined.
+func (e *Engine) failSilent(ctx context.Context, w *Work, why string) error {
+	r := accelerator.Report{Schema: accelerator.Schema, Taken: w.Now, Rules: accelerator.RulesVersion, Plan: accelerator.PlanPostboot, Cards: []accelerator.CardResult{}, Drivers: []accelerator.DriverNote{}}
+	r = r.With(accelerator.Check{ID: "plan.answer", Outcome: accelerator.Error, Required: true, Summary: "the machine fell silent during its validation", Action: accelerator.ActReboot,
+		Evidence: []string{why}, Advice: "read its console and its BMC's log of that time; a machine that falls silent under load again has a fault"})
+	if e.Reports != nil {
+		v := Verdict{ID: reportID(*w.Job), MachineID: w.Machine.ID, OrderID: w.Job.OrderID, JobID: w.Job.ID, Class: w.Machine.Class}
+		k, err := NewKept(v, r, e.ReportKey)
+		if err != nil {
+			return err
+		}
+		w.Kept = append(w.Kept, k)
+	}
+	return e.failAttempt(ctx, w, w.Job.Attempt > 1, why)
+}
+
+// bmcTime bounds the reading of a BMC: it must not use up the step's time.
+const bmcTime = 30 * time.Second
+
+// readBMC reads what a report needs of a machine's BMC. A BMC that does not answer is a finding, no error.
+func (e *Engine) readBMC(ctx context.Context, m machine.Machine) *accelerator.BMC {
+	ctx, cancel := context.WithTimeout(ctx, bmcTime)
+	defer cancel()
+	out := &accelerator.BMC{Taken: time.Now().UTC(), Supplies: []accelerator.Supply{}, Fans: []accelerator.Fan{}, Events: []accelerator.SELEvent{}}
+	err := e.bmc(ctx, m, func(t ipmi.Target) error {
+		health, err := e.Sensors.Health(ctx, t)
+		if err != nil {
+			return err
+		}
+		out.Supplies, out.Fans = powerOf(health.Readings), fansOf(health.Readings)
+		cursor := ""
+		for range mostPages {
+			page, err := e.Sensors.Events(ctx, t, cursor)
+			if errors.Is(err, ipmi.ErrUnsupported) {
+				break
+			}
+			if err != nil {
+				return err
+			}
+			out.Full = out.Full || page.Full
+			for _, ev := range page.Events {
+				out.Events = append(out.Events, accelerator.SELEvent{At: ev.At, Sensor: machine.CleanText(ev.Sensor), Text: machine.CleanText(ev.Message), Severity: string(ev.Severity), Asserted: !ev.Cleared})
+			}
+			if cursor = page.Cursor; !page.More {
+				break
+			}
+		}
+		out.Events = out.Events[max(0, len(out.Events)-mostEvents):]
+		return nil
+	})
+	if err != nil {
+		out.Error = clip(err.Error())
+	}
+	return out
+}
+
+// mostEvents is how many entries of a BMC's log go into a report: the newest, which are at its end.
+const mostEvents = 200
+
+// absent is what package ipmi says of a sensor whose part is not there.
+const absent = "not there"
+
+// powerOf makes facts of the readings about power supplies. A reading that says nothing of the state is none.
+func powerOf(list []ipmi.Reading) []accelerator.Supply {
+	out := []accelerator.Supply{}
+	for _, r := range list {
+		if r.Kind != ipmi.PowerSupply || r.State == ipmi.Unclear && r.Text != absent {
+			continue
+		}
+		s := accelerator.Supply{Name: machine.CleanText(r.Name), Present: r.Text != absent, Healthy: accelerator.Measured(r.State == ipmi.OK, "", "bmc")}
+		text := strings.ToLower(r.Text)
+		if r.State == ipmi.Warning {
+			s.Healthy = accelerator.Unreadable[bool]("bmc", "it warns: "+machine.CleanText(r.Text))
+		}
+		if strings.Contains(text, "input lost") || strings.Contains(text, "ac lost") || strings.Contains(text, "input out of range") {
+			s.Input = accelerator.Measured(false, "", "bmc")
+		}
+		if r.Known && r.Unit == "W" {
+			s.Watts = accelerator.Measured(int64(r.Value), "W", "bmc")
+		}
+		if !s.Present { // an empty bay: whether there should be a supply in it, the inventory knows
+			continue
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+func fansOf(list []ipmi.Reading) []accelerator.Fan {
+	out := []accelerator.Fan{}
+	for _, r := range list {
+		if r.Kind != ipmi.Fan || r.Text == absent || r.State == ipmi.Unclear && !r.Known {
+			continue
+		}
+		f := accelerator.Fan{Name: machine.CleanText(r.Name), Present: true, Healthy: accelerator.Measured(r.State != ipmi.Critical, "", "bmc")}
+		if r.Known && r.Unit == "RPM" {
+			f.RPM = accelerator.Measured(int64(r.Value), "RPM", "bmc")
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+func serialsOf(r accelerator.Report) []string {
+	var out []string
+	for _, c := range r.Cards {
+		if s := CardSerial(c); s != "" {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// slotsOf are the slots of the cards that a waiver names by slot or serial number; nil for a waiver of the whole check.
+func slotsOf(r accelerator.Report, card string) []string {
+	if card == "" {
+		return nil
+	}
+	slots := []string{accelerator.Slot(card)}
+	for _, c := range r.Cards {
+		if CardSerial(c) == card && !slices.Contains(slots, c.Slot) {
+			slots = append(slots, c.Slot)
+		}
+	}
+	return slots
+}
+
+// Note says in a report who lets it pass.
+func (w Waiver) Note() string {
+	return fmt.Sprintf("by %s until %s: %s (%s)", w.Who, w.Until.UTC().Format("2006-01-02 15:04 UTC"), w.Why, w.ID)
+}
