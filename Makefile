@@ -61,6 +61,9 @@ kernel: ## build/kernel: Debian's kernel and modules for the RAM disk
 mocknvml: ## build/mocknvml: a library that answers as NVIDIA cards do
 	lab/mocknvml/build.sh
 
+iso: ramdisk ## build/ramdisk/bareyard.iso: the RAM disk on a disc, for machines that boot from virtual media
+	bin/bareyard ramdisk --iso build/ramdisk/bareyard.iso
+
 lab-image: kernel mocknvml ## build/lab-image: the Debian image that the lab installs
 	lab/image/build.sh
 

@@ -62,6 +62,22 @@ func (s *Server) machineRoutes(api huma.API) {
 		m, err = s.Machines.Enroll(ctx, m, b.BMCPassword, b.Admit)
 		return &reply[machine.Machine]{m}, err
 	})
+	route(s, api, http.MethodPut, "/v1/machines/{id}/boot", "set-machine-boot", "By which road a machine gets its RAM disk", func(ctx context.Context, in *struct {
+		MachinePath
+		Body struct {
+			Boot machine.Boot `json:"boot,omitempty" enum:"virtual-media" doc:"virtual-media, or nothing for the network"`
+		}
+	}) (*reply[machine.Machine], error) {
+		m, err := s.operatorsMachine(ctx, in.ID)
+		if err != nil {
+			return nil, err
+		}
+		if err := s.Engine.SetRoad(ctx, m.ID, in.Body.Boot); err != nil {
+			return nil, err
+		}
+		m, err = s.Machines.Machine(ctx, m.ID)
+		return &reply[machine.Machine]{m}, err
+	})
 	s.machineRoute(api, http.MethodGet, "", "get-machine", "One machine", func(context.Context, machine.Machine) error { return nil })
 	s.machineRoute(api, http.MethodPost, "/return", "return-machine", "Wipe a quarantined or parked machine and return it to stock", func(ctx context.Context, m machine.Machine) error {
 		return s.Engine.Return(ctx, m.ID)

@@ -111,9 +111,20 @@ func (c *rfConn) setBoot(ctx context.Context, o override) error {
 	}
 	kept, err := c.keepsBoot(ctx, o)
 	if err == nil && !kept {
-		return failf(ErrLied, "the override read back is not the one that was set")
+		return c.notKept(ctx, o)
 	}
 	return err
+}
+
+// notKept words what is there instead of the override that was set.
+func (c *rfConn) notKept(ctx context.Context, o override) error {
+	if system, err := c.read(ctx, c.system); err == nil {
+		boot := system.body.obj("Boot")
+		if mode := boot.str(rfMode); mode != "" && mode != o.rfMode() && boot.str(rfTarget) == string(o.rfTarget()) {
+			return failf(ErrLied, "the boot mode stays %s, and %s was asked for: does the machine's record say how its firmware boots?", clip(mode, 20), o.rfMode())
+		}
+	}
+	return failf(ErrLied, "the override read back is not the one that was set")
 }
 
 func settingsPath(system object) string {

@@ -112,12 +112,15 @@ func (l *Lab) simulator(m host, b *bmc) (simulator, error) {
 		if err != nil {
 			return nil, err
 		}
-		web := &bmctest.Redfish{Addr: addr(443), TLS: true, Certificate: cert, User: bmcUser, Password: b.password, Chassis: m.chassis(), Board: board, Faults: b.faults, Log: log,
+		web := &bmctest.Redfish{Addr: addr(443), TLS: true, Vendor: p.Vendor, Certificate: cert, User: bmcUser, Password: b.password, Chassis: m.chassis(), Board: board, Faults: b.faults, Log: log,
 			OnPassword: func(user, password string) {
 				if err := console.SetPassword(user, password); err != nil {
 					log.Error("password not carried over to IPMI", "err", err)
 				}
 			}}
+		if s, ok := m.(*Simulated); ok {
+			s.disc, s.leave = web.Disc, web.Leave
+		}
 		return twoRoads{web, console}, nil
 	case OpenIPMI:
 		dir := simDir(l.cfg.Dir, p.Name)

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/bareyard/bareyard/ipmi/bmctest"
 	"github.com/bareyard/bareyard/machine"
 )
 
@@ -27,6 +28,7 @@ type Device string
 const (
 	FromNetwork Device = "network"
 	FromDisk    Device = "disk"
+	FromDisc    Device = "disc" // simulated: what the BMC inserts; only by an override
 )
 
 // Bus is how disks are attached.
@@ -53,8 +55,11 @@ type MachineConfig struct {
 	Name       string           // up to 10 small letters and digits; n1, n2, …
 	Firmware   machine.Firmware // bios
 	BMC        BMCKind          // ipmi
+	Vendor     bmctest.Vendor   // redfish: whose service the BMC resembles; one that follows the standard
 	Simulated  bool             // no QEMU: see Simulated; its BMC is ipmi or redfish; false
 	InBand     bool             // its own system reaches its BMC, which is ipmi; QEMU; false
+	Media      bool             // simulated, redfish: its record says that it boots from virtual media; false
+	NoPXE      bool             // simulated: nothing boots from the network; false
 	Unknown    bool             // not among the machines that Stock tells the server of: it is to be discovered; false
 	BootTime   time.Duration    // simulated: from power on to the first packet; 0
 	WriteTime  time.Duration    // simulated: how long an image takes to write; 0
@@ -76,6 +81,7 @@ type ServerConfig struct {
 	KernelArgs string         // more arguments for the RAM disk's kernel; console on the serial port
 	Validator  string         // bin/bareyard-validate
 	Record     string         // kept of each job's console, e.g. 1MiB; nothing
+	Disc       string         // the disc for machines that boot from virtual media; none
 	Discovery  bool           // look at machines that nobody has enrolled; false
 	Extra      map[string]any // more keys of the server's configuration; these win
 	Env        []string       // more variables of its environment, NAME=value
@@ -186,6 +192,8 @@ func (m MachineConfig) withDefaults() (MachineConfig, error) {
 		return wrong("a simulated machine does not stand behind ipmi_sim: choose ipmi or redfish")
 	case m.InBand && (m.Simulated || m.BMC != IPMI):
 		return wrong("a way from inside to the BMC is for QEMU machines with BMC ipmi")
+	case (m.Media || m.NoPXE) && !m.Simulated || m.Media && m.BMC != Redfish:
+		return wrong("virtual media is for simulated machines with BMC redfish")
 	case m.Bus != Virtio && m.Bus != NVMe:
 		return wrong("bus %q is neither virtio nor nvme", m.Bus)
 	case m.Cards < 0 || m.Cards > 8 || m.Absent < 0 || m.Absent > m.Cards:

@@ -203,6 +203,9 @@ func (l *Lab) Close() error {
 		h.PowerCut()
 	}
 	for _, b := range l.bmcs {
+		b.cancel() // each takes a while, and they need not wait for each other
+	}
+	for _, b := range l.bmcs {
 		errs = append(errs, b.close())
 	}
 	// A BMC's last command may have switched a machine on again.

@@ -89,6 +89,7 @@ func (p plan) record() machine.Machine {
 		Rack:     "r1",
 		Class:    p.Class,
 		Firmware: p.Firmware,
+		Boot:     map[bool]machine.Boot{true: machine.BootMedia}[p.Media],
 		BootAddr: p.bootAddr,
 		Hardware: machine.Hardware{
 			UUID:   p.uuid,

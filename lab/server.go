@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
@@ -18,6 +19,7 @@ import (
 
 const (
 	apiPort       = "8443"
+	discPort      = 8081
 	serverSocket  = "serve.sock"
 	stopGrace     = 30 * time.Second // for the controller to end its work and its database
 	restartDelay  = time.Second      // after the controller died
@@ -91,8 +93,12 @@ func serverConfig(c Config) ([]byte, error) {
 	if c.Server.Record != "" {
 		settings["console"] = map[string]any{"record": c.Server.Record}
 	}
-	if boot, ok := settings["boot"].(map[string]any); ok && c.Server.Discovery {
+	boot := settings["boot"].(map[string]any)
+	if c.Server.Discovery {
 		boot["range"], boot["discovery"] = strangerRange, true
+	}
+	if c.Server.Disc != "" {
+		boot["media_listen"], boot["media_iso"] = netip.AddrPortFrom(bmcUplink.Addr(), discPort).String(), c.Server.Disc
 	}
 	for k, v := range c.Server.Extra {
 		settings[k] = v

@@ -28,6 +28,9 @@ type Simulated struct {
 	memory *bmctest.Memory
 	port   serialPort
 
+	disc  func() string // URL of what is in its BMC's CD drive; nil where there is no such drive
+	leave func(string)  // puts something there
+
 	power sync.Mutex // held through a change of power
 
 	mu      sync.Mutex
@@ -207,6 +210,10 @@ func (s *Simulated) bootsFirst(boot bmctest.Boot) Device {
 		return FromNetwork
 	case ipmi.DeviceDisk:
 		return FromDisk
+	case ipmi.DeviceMedia:
+		if s.disc != nil && s.disc() != "" {
+			return FromDisc
+		}
 	}
 	return s.Order[0]
 }
@@ -228,13 +235,13 @@ func (s *Simulated) live(l *life, first Device) error {
 		defer give()
 	}
 	s.print("%s: boots from %s", s.Name(), first)
-	if first == FromNetwork {
-		archive, err := s.loadAgent(l)
+	if load := map[Device]func(*life) ([]byte, error){FromNetwork: s.loadAgent, FromDisc: s.loadDisc}[first]; load != nil {
+		archive, err := load(l)
 		if err != nil {
-			s.log.Info("no boot from the network", "err", err)
+			s.log.Info("no boot", "from", first, "err", err)
 		}
 		if archive != nil {
-			s.booted(FromNetwork)
+			s.booted(first)
 			return s.runAgent(l, archive)
 		}
 	}

@@ -32,11 +32,30 @@ const (
 
 // loadAgent asks the boot server as iPXE does, and returns the archive of this boot, or nil when it is told to boot the disk.
 func (s *Simulated) loadAgent(l *life) ([]byte, error) {
+	if s.NoPXE {
+		return nil, errors.New("the firmware has no boot from the network")
+	}
 	script, err := s.fetch(l, "/boot/ipxe/"+s.provMAC+".ipxe")
 	if err != nil || !strings.Contains(string(script), "/boot/archive/") {
 		return nil, err
 	}
 	return s.fetch(l, "/boot/archive/"+s.provMAC)
+}
+
+// loadDisc reads the disc in the drive by way of the BMC, and returns the archive on it.
+func (s *Simulated) loadDisc(l *life) ([]byte, error) {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		return s.net.Dial(ctx, BMCs, network, address)
+	}}, Timeout: 10 * time.Second}
+	body, err := get(l.ctx, client, s.disc())
+	if err != nil {
+		return nil, err
+	}
+	at := bytes.Index(body, []byte("070701")) // of a cpio archive, which nothing else on the disc is
+	if at < 0 {
+		return nil, errors.New("nothing on the disc boots")
+	}
+	return body[at:], nil
 }
 
 // errRefused is a boot server's no.

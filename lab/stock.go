@@ -45,7 +45,7 @@ func Stock(ctx context.Context, c *apiclient.Client, records []Record, imageFile
 			continue
 		}
 		m := r.Machine
-		_, err := c.Enroll(ctx, api.NewMachine{Name: m.Name, Site: m.Site, Rack: m.Rack, Class: m.Class, Firmware: m.Firmware, Hardware: m.Hardware,
+		_, err := c.Enroll(ctx, api.NewMachine{Name: m.Name, Site: m.Site, Rack: m.Rack, Class: m.Class, Firmware: m.Firmware, Boot: m.Boot, Hardware: m.Hardware,
 			BMC: m.BMC, BMCPassword: r.Password, BootAddr: m.BootAddr, Admit: true})
 		if err != nil && machine.CodeOf(err) != machine.Conflict {
 			return fmt.Errorf("enrol machine %s: %w", m.Name, err)

@@ -66,6 +66,12 @@ type yard struct {
 // a record before it is enrolled.
 func newYard(t *testing.T, suffix string, change func([]Record), machines ...MachineConfig) *yard {
 	t.Helper()
+	return newYardWith(t, suffix, nil, change, machines...)
+}
+
+// newYardWith is newYard with a server that is configured otherwise.
+func newYardWith(t *testing.T, suffix string, with func(*ServerConfig), change func([]Record), machines ...MachineConfig) *yard {
+	t.Helper()
 	needRoot(t)
 	binary := realServer(t)
 	dir, err := os.MkdirTemp("", "by-yard-") // the database's user must get through, which t.TempDir forbids
@@ -91,9 +97,12 @@ func newYard(t *testing.T, suffix string, change func([]Record), machines ...Mac
 		record = "1MiB"
 	}
 	nothing := os.Args[0] // a simulated machine loads no kernel
-	cfg := Config{Name: testName(t, suffix), Dir: dir, Machines: machines, Server: &ServerConfig{
-		Binary: binary, Kernel: nothing, RAMDisk: nothing, Validator: nothing, Record: record, Discovery: discovery, Restart: 10 * time.Millisecond,
-		Env: []string{"BAREYARD_CRASH_FILE=" + filepath.Join(dir, crashFile)}}}
+	server := &ServerConfig{Binary: binary, Kernel: nothing, RAMDisk: nothing, Validator: nothing, Record: record, Discovery: discovery, Restart: 10 * time.Millisecond,
+		Env: []string{"BAREYARD_CRASH_FILE=" + filepath.Join(dir, crashFile)}}
+	if with != nil {
+		with(server)
+	}
+	cfg := Config{Name: testName(t, suffix), Dir: dir, Machines: machines, Server: server}
 	l, err := Start(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -79,6 +79,7 @@ type Job struct {
 	Turn      int      `json:"turn"`             // counts the actions enqueued for it; only the newest may act
 	Try       int      `json:"try"`              // from 1: which try of a controller step this is
 	Boots     int      `json:"boots,omitempty"`  // starts of this attempt after which the machine was not seen on the wire
+	Media     bool     `json:"media,omitempty"`  // it boots the RAM disk from virtual media, for the machine was not seen to boot from the network
 	Reason    string   `json:"reason,omitempty"` // why the last attempt or the job failed, in words
 
 	Image       string `json:"image,omitempty"`

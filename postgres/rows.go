@@ -44,8 +44,8 @@ func notFound(noun string, name any) error {
 }
 
 func putMachine(ctx context.Context, tx pgx.Tx, m machine.Machine, now time.Time) error {
-	_, err := tx.Exec(ctx, `UPDATE machine SET state=$2, reason=$3, order_id=$4, job_id=$5, public=$6, port_open=$7, updated=$8 WHERE id=$1`,
-		m.ID, m.State, m.Reason, m.OrderID, m.JobID, m.Public, m.PortOpen, now)
+	_, err := tx.Exec(ctx, `UPDATE machine SET state=$2, reason=$3, order_id=$4, job_id=$5, public=$6, port_open=$7, updated=$8, boot=$9 WHERE id=$1`,
+		m.ID, m.State, m.Reason, m.OrderID, m.JobID, m.Public, m.PortOpen, now, m.Boot)
 	if err != nil {
 		return fmt.Errorf("write machine: %w", err)
 	}
@@ -155,13 +155,13 @@ func nilTime(t time.Time) *time.Time {
 	return &t
 }
 
-const jobColumns = `j.id, j.kind, j.machine_id, j.order_id, j.state, j.attempt, j.step, j.turn, j.try, j.boots, j.reason, j.image, j.image_digest, j.driver, j.wipe_data,
+const jobColumns = `j.id, j.kind, j.machine_id, j.order_id, j.state, j.attempt, j.step, j.turn, j.try, j.boots, j.media, j.reason, j.image, j.image_digest, j.driver, j.wipe_data,
 	j.progress, j.result, j.started, j.step_at, j.seen_at, j.due, j.finished, j.finding, j.comes_from, j.acceptance`
 
 func scanJob(row pgx.CollectableRow) (machine.Job, error) {
 	var j machine.Job
 	var finished *time.Time
-	err := row.Scan(&j.ID, &j.Kind, &j.MachineID, &j.OrderID, &j.State, &j.Attempt, &j.Step, &j.Turn, &j.Try, &j.Boots, &j.Reason, &j.Image, &j.ImageDigest, &j.Driver, &j.WipeData,
+	err := row.Scan(&j.ID, &j.Kind, &j.MachineID, &j.OrderID, &j.State, &j.Attempt, &j.Step, &j.Turn, &j.Try, &j.Boots, &j.Media, &j.Reason, &j.Image, &j.ImageDigest, &j.Driver, &j.WipeData,
 		&j.Progress, &j.Result, &j.Started, &j.StepAt, &j.SeenAt, &j.Due, &finished, &j.Finding, &j.From, &j.Acceptance)
 	j.Finished = orZero(finished)
 	return j, err
@@ -184,10 +184,10 @@ func getJob(ctx context.Context, q querier, id, lock string) (machine.Job, error
 
 func putJob(ctx context.Context, tx pgx.Tx, j machine.Job, fresh bool) error {
 	sql := `UPDATE job SET kind=$2, machine_id=$3, order_id=$4, state=$5, attempt=$6, step=$7, turn=$8, try=$9, reason=$10, image=$11, image_digest=$12,
-		driver=$13, wipe_data=$14, progress=$15, result=$16, started=$17, step_at=$18, seen_at=$19, due=$20, finished=$21, boots=$22, finding=$23, comes_from=$24, acceptance=$25 WHERE id=$1`
+		driver=$13, wipe_data=$14, progress=$15, result=$16, started=$17, step_at=$18, seen_at=$19, due=$20, finished=$21, boots=$22, finding=$23, comes_from=$24, acceptance=$25, media=$26 WHERE id=$1`
 	if fresh {
 		sql = `INSERT INTO job (id, kind, machine_id, order_id, state, attempt, step, turn, try, reason, image, image_digest, driver, wipe_data, progress, result,
-			started, step_at, seen_at, due, finished, boots, finding, comes_from, acceptance) VALUES ($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19,$20,$21,$22,$23,$24,$25)`
+			started, step_at, seen_at, due, finished, boots, finding, comes_from, acceptance, media) VALUES ($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19,$20,$21,$22,$23,$24,$25,$26)`
 	}
 	var result *[]byte
 	if len(j.Result) > 0 {
@@ -195,7 +195,7 @@ func putJob(ctx context.Context, tx pgx.Tx, j machine.Job, fresh bool) error {
 		result = &raw
 	}
 	_, err := tx.Exec(ctx, sql, j.ID, j.Kind, j.MachineID, j.OrderID, j.State, j.Attempt, j.Step, j.Turn, j.Try, j.Reason, j.Image, j.ImageDigest, j.Driver, j.WipeData,
-		j.Progress, result, j.Started, j.StepAt, j.SeenAt, j.Due, nilTime(j.Finished), j.Boots, j.Finding, j.From, j.Acceptance)
+		j.Progress, result, j.Started, j.StepAt, j.SeenAt, j.Due, nilTime(j.Finished), j.Boots, j.Finding, j.From, j.Acceptance, j.Media)
 	if err != nil {
 		return fmt.Errorf("write job: %w", err)
 	}

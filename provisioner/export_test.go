@@ -14,3 +14,6 @@ func (e *Engine) FencePower(ctx context.Context, m machine.Machine) error {
 
 // NextTrials picks the machines of a run that may start now.
 var NextTrials = nextTrials
+
+// EjectLeft takes out the discs that jobs left, once.
+func (e *Engine) EjectLeft(ctx context.Context) error { return e.ejectLeft(ctx) }

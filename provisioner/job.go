@@ -63,7 +63,7 @@ func (e *Engine) schedule(w *Work, step machine.Step, after time.Duration) {
 		quiet = after + e.lease()
 		w.Actions = append(w.Actions, Action{Kind: ActStep, MachineID: w.Machine.ID, JobID: j.ID, Turn: j.Turn, After: after})
 	}
-	if j.Step == machine.StepHello && w.Seen.At.IsZero() {
+	if j.Step == machine.StepHello && w.Seen.At.IsZero() && !byMedia(w.Machine, j) { // what loads from a disc is not on the wire
 		quiet = e.SeenWithin
 	}
 	if q := w.Now.Add(quiet); quiet > 0 && q.Before(j.Due) {

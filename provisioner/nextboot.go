@@ -24,14 +24,23 @@ type Sighting struct {
 // it was not.
 func (e *Engine) unseenBoot(ctx context.Context, w *Work, why string) error {
 	step, _, _ := e.step(w.Job.Kind, w.Job.Step)
-	if e.SeenWithin <= 0 || !w.Seen.At.IsZero() {
+	if e.SeenWithin <= 0 || !w.Seen.At.IsZero() || byMedia(w.Machine, w.Job) {
 		w.Job.Due = w.Job.StepAt.Add(step.Deadline)
 		return nil
 	}
 	w.Job.Boots++
+	if w.Job.Boots >= mediaAfter && !w.Job.Media && e.offersMedia(w.Machine) {
+		w.Job.Media = true
+		if err := w.jobEvent(machine.JobReboot, "not seen on the provisioning network after %d starts; started again, from virtual media", w.Job.Boots); err != nil {
+			return err
+		}
+		w.Job.Step = machine.StepPowerOff
+		e.enter(w)
+		return nil
+	}
 	if w.Job.Boots >= machine.MaxBoots {
 		return e.failAttempt(ctx, w, true, fmt.Sprintf("not seen on the provisioning network after %d starts, each with the next boot set in another way: "+
-			"its BMC ignores the boot override, or its port, its cable or the network boot in its firmware's settings is wrong", w.Job.Boots)+why)
+			"the BMC of %s ignores the boot override, or its port, its cable or the network boot in its firmware's settings is wrong", w.Job.Boots, w.Machine.Name)+why)
 	}
 	if err := w.jobEvent(machine.JobReboot, "not seen on the provisioning network within %s of its power on; started again, with the next boot set in another way", e.SeenWithin); err != nil {
 		return err

@@ -91,6 +91,9 @@ type Engine struct {
 	Baselines    Baselines
 	HostAccess   HostAccess
 	Care         Care // what is left out between two customers
+	Drives       Drives
+	Discs        Discs
+	MediaURL     func(machine.Machine, machine.Job) string // where a BMC finds the disc of a boot; nil: this server serves none
 
 	Facts            BMCFacts    // nil: acceptance does not know what BMCs saw, and is incomplete
 	Acceptances      Acceptances // nil: there are no acceptance runs

@@ -157,7 +157,12 @@ func (e *Engine) carryOut(ctx context.Context, m machine.Machine, j machine.Job,
 			err = fmt.Errorf("withdraw public address: %w", err)
 		}
 		return errors.Join(err, e.closePorts(ctx, m)) // that one waits for somebody must not leave the other open
-	case machine.StepPowerOff, machine.StepShutDown:
+	case machine.StepShutDown:
+		if err := e.ejectDisc(ctx, m); err != nil {
+			return err
+		}
+		return e.bmc(ctx, m, func(t ipmi.Target) error { return e.Power.SetPower(ctx, t, ipmi.OpOff) })
+	case machine.StepPowerOff:
 		return e.bmc(ctx, m, func(t ipmi.Target) error { return e.Power.SetPower(ctx, t, ipmi.OpOff) })
 	case machine.StepNextBoot:
 		return e.bmc(ctx, m, func(t ipmi.Target) error {
@@ -167,6 +172,9 @@ func (e *Engine) carryOut(ctx context.Context, m machine.Machine, j machine.Job,
 			if (j.Kind == machine.ProvisionJob || j.Kind == machine.ReinstallJob) && j.Boots == 0 {
 				e.shutInBand(ctx, m, t)
 			}
+			if byMedia(&m, &j) {
+				return nil // with the disc, at power-on
+			}
 			err := e.Power.SetNextBoot(ctx, t, ipmi.DevicePXE, m.Firmware == machine.UEFI)
 			if errors.Is(err, ipmi.ErrOff) {
 				return nil // this BMC takes it only while the host is on: power-on does both
@@ -174,9 +182,16 @@ func (e *Engine) carryOut(ctx context.Context, m machine.Machine, j machine.Job,
 			return err
 		})
 	case machine.StepPowerOn:
-		e.tracePower(m, fmt.Sprintf("power on, next boot from the network (%s job, attempt %d)", j.Kind, j.Attempt))
+		road := machine.BootNetwork
+		if byMedia(&m, &j) {
+			road = machine.BootMedia
+		}
+		e.tracePower(m, fmt.Sprintf("power on, next boot %s (%s job, attempt %d)", roadText(road), j.Kind, j.Attempt))
 		if err := e.openPort(ctx, m, machine.ProvisionNIC); err != nil {
 			return err
+		}
+		if road == machine.BootMedia {
+			return e.powerOnMedia(ctx, m, j)
 		}
 		return e.bmc(ctx, m, func(t ipmi.Target) error {
 			// Again, because a server that was restarted since does not know whether this BMC has forgotten it.
@@ -191,6 +206,9 @@ func (e *Engine) carryOut(ctx context.Context, m machine.Machine, j machine.Job,
 		})
 	case machine.StepBootDisk:
 		e.tracePower(m, fmt.Sprintf("power off and on, next boot from disk (%s job, attempt %d)", j.Kind, j.Attempt))
+		if err := e.ejectDisc(ctx, m); err != nil {
+			return err
+		}
 		return e.bmc(ctx, m, func(t ipmi.Target) error {
 			if err := e.Power.SetNextBoot(ctx, t, ipmi.DeviceDisk, m.Firmware == machine.UEFI); err != nil {
 				return err
@@ -217,6 +235,9 @@ func (e *Engine) carryOut(ctx context.Context, m machine.Machine, j machine.Job,
 		}
 		if o == nil || !m.Public {
 			return errors.New("hand over: no order holds the machine")
+		}
+		if err := e.ejectDisc(ctx, m); err != nil { // it was, before the boot from disk
+			return err
 		}
 		m.State = machine.Active // the port is known to be shut: the customer gets in now, and not before
 		return e.Edge.Apply(ctx, []network.Port{PublicPort(m, *o)}, nil)
@@ -274,6 +295,7 @@ func (e *Engine) actFence(ctx context.Context, machineID string) error {
 	if !m.Public {
 		errs = append(errs, e.setPort(ctx, m, machine.PublicNIC, false))
 	}
+	errs = append(errs, e.ejectDisc(ctx, m))
 	if m.State != machine.Active {
 		errs = append(errs, e.bmc(ctx, m, func(t ipmi.Target) error { return e.Power.SetPower(ctx, t, ipmi.OpOff) }))
 	}

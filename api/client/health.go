@@ -3,14 +3,25 @@ package client
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"net/url"
 
 	"github.com/bareyard/bareyard/api"
+	"github.com/bareyard/bareyard/machine"
 	"github.com/bareyard/bareyard/provisioner"
 )
 
 func healthPath(id, suffix string) string {
 	return "/v1/machines/" + url.PathEscape(id) + "/health" + suffix
+}
+
+// SetRoad changes by which road a machine gets its RAM disk.
+func (c *Client) SetRoad(ctx context.Context, id string, road machine.Boot) (out machine.Machine, err error) {
+	body := map[string]machine.Boot{}
+	if road != machine.BootNetwork {
+		body["boot"] = road
+	}
+	return out, c.call(ctx, http.MethodPut, "/v1/machines/"+url.PathEscape(id)+"/boot", nil, body, &out)
 }
 
 // AllHealth lists the health of all machines.

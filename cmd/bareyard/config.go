@@ -115,6 +115,7 @@ func (c *config) fill(folder string) {
 		{&c.Boot.Shim, "/usr/lib/shim/shimx64.efi.signed"},
 		{&c.Boot.GRUB, "/usr/lib/grub/x86_64-efi-signed/grubnetx64.efi.signed"},
 		{&c.Boot.Kernel, filepath.Join(c.DataDir, "boot", "vmlinuz")},
+		{&c.Boot.MediaISO, filepath.Join(c.DataDir, "boot", "bareyard.iso")},
 		{&c.Boot.RAMDisk, filepath.Join(c.DataDir, "boot", "ramdisk.cpio.zst")},
 	} {
 		*p.path = absolute(folder, cmp.Or(*p.path, p.standard))

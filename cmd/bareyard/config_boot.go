@@ -34,9 +34,13 @@ type bootConfig struct {
 	Classes    []string      `yaml:"secure_boot_classes"`
 	Shim       string        `yaml:"shim"`
 	GRUB       string        `yaml:"grub"`
-	Kernel     string        `yaml:"kernel"`      // of the RAM disk
-	RAMDisk    string        `yaml:"ramdisk"`     // with bareyard-agent
-	KernelArgs string        `yaml:"kernel_args"` // more of them, for every machine; never a secret
+	Kernel     string        `yaml:"kernel"`  // of the RAM disk
+	RAMDisk    string        `yaml:"ramdisk"` // with bareyard-agent
+
+	MediaListen string `yaml:"media_listen"` // where BMCs fetch discs, for machines without a boot from the network; none
+	MediaISO    string `yaml:"media_iso"`
+
+	KernelArgs string `yaml:"kernel_args"` // more of them, for every machine; never a secret
 }
 
 // subnetConfig is one further network.
@@ -124,6 +128,11 @@ func (b *bootConfig) problem() (key, problem, hint string) {
 	for key, name := range map[string]string{"bios": b.Loaders.BIOS, "ia32": b.Loaders.IA32, "x64": b.Loaders.X64, "arm64": b.Loaders.ARM64} {
 		if base := filepath.Base(name); strings.ContainsAny(name, "\\ ") || base == "." || base == ".." || base == "/" {
 			return "boot.loaders." + key, fmt.Sprintf("%q is not the name of a file", name), "write a name in boot.loader_dir, or a path"
+		}
+	}
+	if b.MediaListen != "" {
+		if a, err := netip.ParseAddrPort(b.MediaListen); err != nil || a.Addr().IsUnspecified() || a.Port() == 0 {
+			return "boot.media_listen", fmt.Sprintf("%q is not address:port", b.MediaListen), "write this server's address on the BMCs' network, as 10.98.0.1:8081: BMCs are told it"
 		}
 	}
 	if b.Interface == "" {

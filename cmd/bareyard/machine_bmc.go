@@ -16,10 +16,27 @@ import (
 
 // deskCommands look after machines from afar.
 type deskCommands struct {
+	Set      machineSet      `cmd:"" help:"Change by which road a machine boots its RAM disk."`
 	Console  machineConsole  `cmd:"" help:"Open a machine's serial console."`
 	Health   machineHealth   `cmd:"" help:"Health of all machines, or one machine's sensors, as their BMCs see it."`
 	Baseline machineBaseline `cmd:"" help:"What a machine's BMC was like at hand-over, and what differs."`
 	BMC      machineBMC      `cmd:"" name:"bmc" help:"A machine's BMC: its event log, its firmware, its password and its certificate."`
+}
+
+type machineSet struct {
+	oneMachine
+	BootRoad string `required:"" enum:"pxe,media" placeholder:"pxe|media" help:"pxe: from the network; media: from a disc that its BMC inserts."`
+}
+
+// Run changes a machine's road.
+func (s *machineSet) Run(ctx context.Context, t *terminal) error {
+	return s.call(ctx, func(ctx context.Context, c *client.Client) error {
+		m, err := c.SetRoad(ctx, s.Machine, map[string]machine.Boot{"media": machine.BootMedia}[s.BootRoad])
+		if err != nil {
+			return err
+		}
+		return s.tell(t, m, "%s boots its RAM disk by %s", m.Name, map[machine.Boot]string{machine.BootNetwork: "PXE", machine.BootMedia: "virtual media"}[m.Boot])
+	})
 }
 
 // machineBMC is the operators' side of a machine's BMC.

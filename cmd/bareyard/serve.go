@@ -200,6 +200,9 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 	if err := runPoller(ctx, group, cfg, engine, db, bmcs, server, metrics, log); err != nil {
 		return err
 	}
+	if err := runMedia(ctx, group, cfg, engine, db, bmcs, log); err != nil {
+		return err
+	}
 	handler := server.Handler()
 
 	cert, err := authority.issue(cfg.Boot.Address, time.Now())

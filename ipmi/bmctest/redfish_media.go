@@ -99,6 +99,25 @@ func (r *Redfish) serveMedia() {
 	})
 }
 
+// Disc is the URL of the image in the virtual CD drive, or "".
+func (r *Redfish) Disc() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range r.media {
+		if m.image != "" {
+			return m.image
+		}
+	}
+	return ""
+}
+
+// Leave puts an image into the virtual CD drive, as somebody before us did.
+func (r *Redfish) Leave(image string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.media[len(r.media)-1].image = image
+}
+
 // drive is the virtual drive of an ID, or nil. r.mu is held.
 func (r *Redfish) drive(id string) *rfMedia {
 	for _, m := range r.media {
