@@ -148,9 +148,7 @@ func TestD11(t *testing.T) {
 				relay, closeRelay := relayTo(t, w.target.Address)
 				dead := w.target
 				dead.Address = relay
-				c := quick()
-				c.Answer = 50 * time.Millisecond
-				if err := c.InSession(long(t), dead, closeRelay); err != nil {
+				if err := quick().InSession(long(t), dead, closeRelay); err != nil {
 					t.Fatalf("life %d: %v", life, err)
 				}
 			}
