@@ -209,9 +209,16 @@ DROP TRIGGER follow ON orders;
 DROP FUNCTION follow_machine;
 ALTER TABLE orders DROP bandwidth_down, DROP model, DROP committed, DROP extra_up, DROP extra_down, DROP limit_mbit, DROP limit_reason,
     DROP blackhole_until, DROP blackhole_reason, DROP change_due;
+DROP INDEX assignment_order;
 ALTER TABLE assignment DROP project, DROP machine_id;
 DROP INDEX address_free, address_order;
 CREATE INDEX address_free ON address (line, free_at) WHERE order_id IS NULL;
 ALTER TABLE address DROP pool, DROP family, DROP state, DROP note, DROP since, DROP leaving, DROP next_order;
+-- Before, an order held one address, and what had happened was forgotten with the address.
+UPDATE address a SET order_id = NULL WHERE EXISTS (SELECT 1 FROM address b JOIN orders o ON o.id = b.order_id
+    WHERE b.order_id = a.order_id AND b.addr <> a.addr AND (b.addr = o.address OR b.addr < a.addr AND a.addr IS DISTINCT FROM o.address));
+ALTER TABLE address ADD CONSTRAINT address_order_id_key UNIQUE (order_id);
+DELETE FROM assignment s WHERE NOT EXISTS (SELECT 1 FROM address a WHERE a.addr = s.addr);
+ALTER TABLE assignment ADD CONSTRAINT assignment_addr_fkey FOREIGN KEY (addr) REFERENCES address;
 DROP TABLE address_range, address_pool;
 ALTER TABLE line DROP carrier, DROP step, DROP min_down, DROP max_down, DROP models, DROP percentile, DROP max_addresses;
