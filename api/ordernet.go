@@ -56,32 +56,34 @@ func (s *Server) networkRoutes(api huma.API) {
 	})
 	route(s, api, http.MethodPost, "/v1/orders/{id}/addresses/remove", "remove-order-address", "Take an address off the machine; it cools down", func(ctx context.Context, in *struct {
 		OrderPath
+		KeyHeader
 		Body struct {
 			Address string `json:"address"`
 		}
 	}) (*reply[machine.Order], error) {
-		o, p, err := s.heldAddress(ctx, in.ID, in.Body.Address)
+		o, p, err := s.heldAddress(ctx, in.ID, in.Body.Address, in.Key)
 		if err != nil {
 			return nil, err
 		}
-		o, err = s.Engine.RemoveAddress(ctx, o.ID, p)
+		o, err = s.Engine.RemoveAddress(ctx, o.ID, p, in.Key)
 		return &reply[machine.Order]{shownTo(ctx, o)}, err
 	})
 	route(s, api, http.MethodPost, "/v1/orders/{id}/addresses/move", "move-order-address", "Move an address to another order of the project", func(ctx context.Context, in *struct {
 		OrderPath
+		KeyHeader
 		Body struct {
 			Address string `json:"address"`
 			To      string `json:"to" doc:"the order that gets it"`
 		}
 	}) (*reply[machine.Order], error) {
-		o, p, err := s.heldAddress(ctx, in.ID, in.Body.Address)
+		o, p, err := s.heldAddress(ctx, in.ID, in.Body.Address, in.Key)
 		if err != nil {
 			return nil, err
 		}
 		if _, err := s.ownOrder(ctx, in.Body.To); err != nil {
 			return nil, err
 		}
-		o, err = s.Engine.MoveAddress(ctx, o.ID, p, in.Body.To)
+		o, err = s.Engine.MoveAddress(ctx, o.ID, p, in.Body.To, in.Key)
 		return &reply[machine.Order]{shownTo(ctx, o)}, err
 	})
 	route(s, api, http.MethodGet, "/v1/orders/{id}/names", "list-order-names", "Reverse DNS of an order's addresses", func(ctx context.Context, in *OrderPath) (*reply[[]provisioner.Name], error) {
@@ -170,6 +172,7 @@ func (s *Server) bandwidthRoutes(api huma.API) {
 func (s *Server) restrictionRoutes(api huma.API) {
 	route(s, api, http.MethodPost, "/v1/orders/{id}/limit", "limit-order", "Limit an order's bandwidth until it is lifted", func(ctx context.Context, in *struct {
 		OrderPath
+		KeyHeader
 		Body struct {
 			Rate   int    `json:"rate,omitempty" doc:"Mbit/s each way; 1 if left out"`
 			Reason string `json:"reason,omitempty" maxLength:"200" doc:"the customer sees it"`
@@ -181,11 +184,12 @@ func (s *Server) restrictionRoutes(api huma.API) {
 		if in.Body.Rate == 0 {
 			in.Body.Rate = 1
 		}
-		o, err := s.Engine.Limit(ctx, in.ID, in.Body.Rate, in.Body.Reason)
+		o, err := s.Engine.Limit(ctx, in.ID, in.Body.Rate, in.Body.Reason, in.Key)
 		return &reply[machine.Order]{o}, err
 	})
 	route(s, api, http.MethodPost, "/v1/orders/{id}/blackhole", "blackhole-order", "Null-route an order's addresses for a while", func(ctx context.Context, in *struct {
 		OrderPath
+		KeyHeader
 		Body struct {
 			For    string `json:"for" doc:"1m to 720h, e.g. 2h"`
 			Reason string `json:"reason,omitempty" maxLength:"200" doc:"the customer sees it"`
@@ -198,28 +202,32 @@ func (s *Server) restrictionRoutes(api huma.API) {
 		if err != nil {
 			return nil, &machine.Error{Code: machine.Invalid, Field: "for", Message: "the time cannot be read", Hint: "write it as 2h or 90m"}
 		}
-		o, err := s.Engine.Blackhole(ctx, in.ID, d, in.Body.Reason)
+		o, err := s.Engine.Blackhole(ctx, in.ID, d, in.Body.Reason, in.Key)
 		return &reply[machine.Order]{o}, err
 	})
 	for verb, act := range map[string]struct {
 		summary string
-		do      func(context.Context, string) (machine.Order, error)
+		do      func(ctx context.Context, id, key string) (machine.Order, error)
 	}{
 		"unlimit":     {"Lift the limit", s.Engine.Unlimit},
 		"unblackhole": {"End the null-route before its time", s.Engine.Restore},
 	} {
-		route(s, api, http.MethodPost, "/v1/orders/{id}/"+verb, verb+"-order", act.summary, func(ctx context.Context, in *OrderPath) (*reply[machine.Order], error) {
+		route(s, api, http.MethodPost, "/v1/orders/{id}/"+verb, verb+"-order", act.summary, func(ctx context.Context, in *struct {
+			OrderPath
+			KeyHeader
+		}) (*reply[machine.Order], error) {
 			if err := operator(ctx); err != nil {
 				return nil, err
 			}
-			o, err := act.do(ctx, in.ID)
+			o, err := act.do(ctx, in.ID, in.Key)
 			return &reply[machine.Order]{o}, err
 		})
 	}
 }
 
-// heldAddress returns the caller's order and the address of it that text names.
-func (s *Server) heldAddress(ctx context.Context, id, text string) (machine.Order, netip.Prefix, error) {
+// heldAddress returns the caller's order and the address of it that text names. A repeated request, with its key, may name one that
+// the order holds no more.
+func (s *Server) heldAddress(ctx context.Context, id, text, key string) (machine.Order, netip.Prefix, error) {
 	o, err := s.ownOrder(ctx, id)
 	if err != nil {
 		return o, netip.Prefix{}, err
@@ -232,6 +240,9 @@ func (s *Server) heldAddress(ctx context.Context, id, text string) (machine.Orde
 		if held == p || held.Addr() == p.Addr() && p.IsSingleIP() {
 			return o, held, nil
 		}
+	}
+	if key != "" {
+		return o, p, nil
 	}
 	return o, p, &machine.Error{Code: machine.NotFound, Field: "address", Message: text + " is no address of this order", Hint: "see `bareyard order show`"}
 }

@@ -125,6 +125,7 @@ type Caps struct {
 	IPv6      bool     `json:"ipv6"`
 	Ports     int      `json:"ports,omitempty"`     // so many at most; 0 when it knows no bound
 	Counts    string   `json:"counts"`              // what its counters count: "delivered", after guards and shaping, or "offered"; "" when it counts nothing
+	Probes    bool     `json:"probes,omitempty"`    // it can look whether somebody uses an address before it is given out
 	Announces bool     `json:"announces,omitempty"` // routers are told of addresses and blackholes
 	Trouble   []string `json:"trouble,omitempty"`   // what is wrong now that it cannot put right itself, in words
 	Person    bool     `json:"person"`              // somebody does the work: Apply answers with ErrPending until that is confirmed

@@ -189,7 +189,7 @@ func (s *Sites) Caps(ctx context.Context) (Caps, error) {
 		if least.Ports += c.Ports; c.Ports == 0 || least.Ports == c.Ports {
 			least.Ports = 0
 		}
-		least.Announces = least.Announces && c.Announces
+		least.Announces, least.Probes = least.Announces && c.Announces, least.Probes && c.Probes
 		least.Trouble = slices.Concat(least.Trouble, c.Trouble)
 		if c.Counts != least.Counts {
 			least.Counts = ""

@@ -72,7 +72,7 @@ func (db *DB) KeepBack(ctx context.Context, p netip.Prefix, state provisioner.Ad
 		if held > 0 {
 			return &machine.Error{Code: machine.Conflict, Field: "address", Message: fmt.Sprintf("an order holds %s", bare(*example)), Hint: "see whose it is with `bareyard address list`"}
 		}
-		tag, err := tx.Exec(ctx, `UPDATE address SET state = $2, note = $3 WHERE addr <<= $1::inet AND (state, note) <> ($2, $3)`, p, to, note)
+		tag, err := tx.Exec(ctx, `UPDATE address SET state = $2, note = $3, used_by = '' WHERE addr <<= $1::inet AND (state, note) <> ($2, $3)`, p, to, note)
 		n = tag.RowsAffected()
 		return err
 	})

@@ -129,7 +129,7 @@ func (s stock) Addresses(ctx context.Context, w provisioner.Want, orderID string
 				SELECT addr FROM address WHERE line = $1 AND family = $2 AND order_id IS NULL AND state = 'stock' AND free_at <= now()
 				AND NOT EXISTS (SELECT 1 FROM ptr WHERE ptr.prefix = address.addr) -- the name of whoever had it is still in the reverse DNS
 				ORDER BY free_at, addr LIMIT $3 `+lock+`),
-			held AS (UPDATE address a SET order_id = $4, since = clock_timestamp() FROM pick WHERE a.addr = pick.addr RETURNING a.addr)
+			held AS (UPDATE address a SET order_id = $4, since = clock_timestamp(), proven = false FROM pick WHERE a.addr = pick.addr RETURNING a.addr)
 			INSERT INTO assignment (addr, order_id, project, machine_id, during)
 			SELECT held.addr, o.id, o.project, o.machine_id, tstzrange(clock_timestamp(), NULL) FROM held, orders o WHERE o.id = $4 RETURNING addr`,
 			w.Line, w.Family, w.Count-len(got), orderID)
@@ -243,12 +243,42 @@ func (s stock) Pass(ctx context.Context, orderID string, p netip.Prefix, next st
 	return nil
 }
 
-func (s stock) Spoil(ctx context.Context, orderID string, p netip.Prefix, note string) error {
-	if err := s.release(ctx, " AND a.addr = $3", orderID, true, p); err != nil {
-		return err
+func (s stock) Unproven(ctx context.Context, orderID string) ([]netip.Prefix, error) {
+	rows, err := s.tx.Query(ctx, `SELECT addr FROM address WHERE order_id = $1 AND NOT proven AND NOT leaving ORDER BY addr`, orderID)
+	if err != nil {
+		return nil, fmt.Errorf("list addresses to look at: %w", err)
 	}
-	if _, err := s.tx.Exec(ctx, `UPDATE address SET state = 'conflict', note = $2 WHERE addr = $1`, p, note); err != nil {
-		return fmt.Errorf("take address out of stock: %w", err)
+	return pgx.CollectRows(rows, pgx.RowTo[netip.Prefix])
+}
+
+func (s stock) Prove(ctx context.Context, orderID string, ps []netip.Prefix) error {
+	if len(ps) == 0 {
+		return nil
+	}
+	if _, err := s.tx.Exec(ctx, `UPDATE address SET proven = true WHERE order_id = $1 AND addr = ANY ($2::inet[])`, orderID, ps); err != nil {
+		return fmt.Errorf("write that addresses are free: %w", err)
 	}
 	return nil
+}
+
+// credulous is how many addresses one MAC address may be found at before it is taken for one that answers for everybody.
+const credulous = 3
+
+func (s stock) Spoil(ctx context.Context, orderID string, p netip.Prefix, by, note string) (believed bool, err error) {
+	if by != "" {
+		var others int
+		if err := s.tx.QueryRow(ctx, `SELECT count(*) FROM address WHERE used_by = $1 AND state = 'conflict' AND addr <> $2`, by, p).Scan(&others); err != nil {
+			return false, fmt.Errorf("count addresses in conflict: %w", err)
+		}
+		if others >= credulous {
+			return false, nil
+		}
+	}
+	if err := s.release(ctx, " AND a.addr = $3", orderID, true, p); err != nil {
+		return false, err
+	}
+	if _, err := s.tx.Exec(ctx, `UPDATE address SET state = 'conflict', note = $2, used_by = $3 WHERE addr = $1`, p, note, by); err != nil {
+		return false, fmt.Errorf("take address out of stock: %w", err)
+	}
+	return true, nil
 }

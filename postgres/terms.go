@@ -64,7 +64,8 @@ func (t terms) Answered(ctx context.Context, orderID, key, digest string) (answe
 
 func (t terms) Answer(ctx context.Context, orderID, key, digest string, answer []byte) error {
 	var at time.Time
-	err := t.q.QueryRow(ctx, `INSERT INTO request (order_id, key, digest, answer) VALUES ($1, $2, $3, $4) RETURNING at`, orderID, key, digest, answer).Scan(&at)
+	err := t.q.QueryRow(ctx, `INSERT INTO request (order_id, key, digest, answer) VALUES ($1, $2, $3, $4)
+		ON CONFLICT (order_id, key) DO UPDATE SET answer = $4 RETURNING at`, orderID, key, digest, answer).Scan(&at)
 	if err != nil {
 		return fmt.Errorf("write request: %w", err)
 	}

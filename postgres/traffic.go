@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -32,12 +33,88 @@ func (db *DB) Round(ctx context.Context, slot time.Time, now []network.Counter, 
 		if err != nil {
 			return err
 		}
-		if err := writeSamples(ctx, tx, measure(before, holder)); err != nil {
+		samples, err := withRests(ctx, tx, slot, now, measure(before, holder))
+		if err != nil {
+			return err
+		}
+		if err := writeSamples(ctx, tx, samples); err != nil {
 			return err
 		}
 		return writeMeters(ctx, tx, now)
 	})
 	return done && err == nil, err
+}
+
+// Rest implements provisioner.Books. A second reading of the same count takes the place of the first.
+func (db *DB) Rest(ctx context.Context, machineID, orderID string, now []network.Counter) error {
+	return pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
+		before, err := readMeters(ctx, tx)
+		if err != nil {
+			return err
+		}
+		for _, c := range now {
+			at := slices.IndexFunc(before, func(b network.Counter) bool { return b.Machine == c.Machine && b.Direction == c.Direction })
+			var was *network.Counter
+			if at >= 0 {
+				was = &before[at]
+			}
+			bytes, took, doubt := provisioner.RestOf(was, c)
+			if int64(bytes) < 0 {
+				bytes, doubt = 0, "it is more than any line carries"
+			}
+			_, err := tx.Exec(ctx, `INSERT INTO traffic_rest (order_id, machine_id, direction, epoch, bytes, took, at, doubt) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+				ON CONFLICT (order_id, machine_id, direction, epoch) DO UPDATE SET bytes = $5, took = $6, at = $7, doubt = $8`,
+				orderID, machineID, c.Direction, c.Epoch, int64(bytes), max(int64(took), 0), c.At, doubt)
+			if err != nil {
+				return fmt.Errorf("write rest of traffic: %w", err)
+			}
+		}
+		return nil
+	})
+}
+
+// withRests adds what counters that are no more had counted to the samples of their orders, and forgets it. A count that goes on
+// after all has it in itself.
+func withRests(ctx context.Context, tx pgx.Tx, slot time.Time, now []network.Counter, samples []provisioner.OrderSample) ([]provisioner.OrderSample, error) {
+	rows, err := tx.Query(ctx, `DELETE FROM traffic_rest RETURNING order_id, machine_id, direction, epoch, bytes, at, doubt`)
+	if err != nil {
+		return nil, fmt.Errorf("read rests of traffic: %w", err)
+	}
+	var r provisioner.OrderSample
+	var c network.Counter
+	var bytes int64
+	var doubt string
+	_, err = pgx.ForEachRow(rows, []any{&r.OrderID, &r.MachineID, &c.Direction, &c.Epoch, &bytes, &c.At, &doubt}, func() error {
+		goesOn := func(n network.Counter) bool {
+			return n.Machine == r.MachineID && n.Direction == c.Direction && time.Duration(n.Epoch-c.Epoch).Abs() <= n.Slack
+		}
+		if slices.ContainsFunc(now, goesOn) {
+			return nil
+		}
+		in := slot
+		if c.At.Before(slot) || c.At.After(slot.Add(billing.SampleLength+time.Minute)) {
+			in = billing.Slot(c.At)
+		}
+		at := slices.IndexFunc(samples, func(s provisioner.OrderSample) bool { return s.OrderID == r.OrderID && s.Slot.Equal(in) })
+		if at < 0 {
+			at = len(samples)
+			samples = append(samples, provisioner.OrderSample{OrderID: r.OrderID, MachineID: r.MachineID, Sample: billing.Sample{Slot: in, Took: billing.SampleLength}})
+		}
+		s := &samples[at]
+		if c.Direction == network.Up {
+			s.Up += bytes
+		} else {
+			s.Down += bytes
+		}
+		if s.Doubt == "" {
+			s.Doubt = doubt
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read rests of traffic: %w", err)
+	}
+	return samples, nil
 }
 
 func readMeters(ctx context.Context, tx pgx.Tx) ([]network.Counter, error) {

@@ -57,7 +57,7 @@ type Terms interface {
 	// Answered returns what was answered to a request with this key. It answers a Conflict when the digest of that request was
 	// another one.
 	Answered(ctx context.Context, orderID, key, digest string) (answer []byte, ok bool, err error)
-	// Answer remembers it.
+	// Answer remembers it, in place of an earlier answer.
 	Answer(ctx context.Context, orderID, key, digest string, answer []byte) error
 }
 

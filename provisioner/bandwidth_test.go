@@ -209,7 +209,7 @@ func TestMissedDeadlinesInTheirOrder(t *testing.T) {
 	y.must(err)
 	_, err = y.SetBandwidth(ctx, o.ID, rates(10, 10), false, "")
 	y.must(err)
-	_, err = y.Blackhole(ctx, o.ID, 30*time.Hour, "flood")
+	_, err = y.Blackhole(ctx, o.ID, 30*time.Hour, "flood", "")
 	y.must(err)
 	y.must(y.act(provisioner.ActPort))
 	if _, _, mode := y.passing(o.MachineID); mode != network.Blackhole {
@@ -239,21 +239,21 @@ func TestLimitAndBlackhole(t *testing.T) {
 	y.addMachine(9)
 	waiting, err := y.Place(ctx, y.request(), "")
 	y.must(err)
-	_, err = y.Limit(ctx, waiting.ID, 1, "overdue")
+	_, err = y.Limit(ctx, waiting.ID, 1, "overdue", "")
 	y.refused(err, machine.Conflict, "")
-	_, err = y.Blackhole(ctx, waiting.ID, time.Hour, "")
+	_, err = y.Blackhole(ctx, waiting.ID, time.Hour, "", "")
 	y.refused(err, machine.Conflict, "")
 
 	o := y.active(1, nil)
 	for _, d := range []time.Duration{0, -time.Hour, time.Second, 721 * time.Hour} {
-		_, err := y.Blackhole(ctx, o.ID, d, "")
+		_, err := y.Blackhole(ctx, o.ID, d, "", "")
 		y.refused(err, machine.Invalid, "for")
 	}
 	for _, rate := range []int{0, -1, 101} {
-		_, err := y.Limit(ctx, o.ID, rate, "")
+		_, err := y.Limit(ctx, o.ID, rate, "", "")
 		y.refused(err, machine.Invalid, "rate")
 	}
-	_, err = y.Limit(ctx, o.ID, 5, "overdue")
+	_, err = y.Limit(ctx, o.ID, 5, "overdue", "")
 	y.must(err)
 	y.must(y.act(provisioner.ActPort))
 	y.mu.Lock()
@@ -262,7 +262,7 @@ func TestLimitAndBlackhole(t *testing.T) {
 	if p.Mode != network.Limited || p.Limit != 5_000 {
 		t.Errorf("limited port is %+v", p)
 	}
-	got, err := y.Blackhole(ctx, o.ID, 2*time.Hour, "flood")
+	got, err := y.Blackhole(ctx, o.ID, 2*time.Hour, "flood", "")
 	y.must(err)
 	if left := time.Until(got.Network.BlackholeUntil); left < 119*time.Minute || left > 2*time.Hour {
 		t.Errorf("null-routed until %s", got.Network.BlackholeUntil)
@@ -282,11 +282,11 @@ func TestLimitAndBlackhole(t *testing.T) {
 	if _, _, mode := y.passing(o.MachineID); mode != network.Limited {
 		t.Errorf("after the null-route the port is %s, want limited again", mode)
 	}
-	_, err = y.Unlimit(ctx, o.ID)
+	_, err = y.Unlimit(ctx, o.ID, "")
 	y.must(err)
-	_, err = y.Blackhole(ctx, o.ID, time.Hour, "again")
+	_, err = y.Blackhole(ctx, o.ID, time.Hour, "again", "")
 	y.must(err)
-	got, err = y.Restore(ctx, o.ID)
+	got, err = y.Restore(ctx, o.ID, "")
 	y.must(err)
 	if got.Network != (machine.Network{}) {
 		t.Errorf("restored order has %+v", got.Network)
@@ -297,7 +297,7 @@ func TestLimitAndBlackhole(t *testing.T) {
 	}
 
 	// A reinstall keeps what an operator decided; an edge that was tampered with is put right.
-	_, err = y.Limit(ctx, o.ID, 1, "overdue")
+	_, err = y.Limit(ctx, o.ID, 1, "overdue", "")
 	y.must(err)
 	y.mu.Lock()
 	delete(y.edge, o.MachineID)

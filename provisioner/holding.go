@@ -36,15 +36,33 @@ func (e *Engine) AddAddresses(ctx context.Context, orderID string, family, count
 		}
 		w.Order.Addresses = append(w.Order.Addresses, added...)
 		w.note("address.add", "%s added", list(added))
-		w.port()
+		w.Actions = append(w.Actions, Action{Kind: ActProbe, MachineID: w.Order.MachineID, OrderID: orderID, After: probeLater})
 		return nil
 	})
-	return added, err
+	if err != nil {
+		return nil, err
+	}
+	instead, err := e.prove(ctx, orderID)
+	if err != nil {
+		e.log().Warn("addresses are looked at later", "order", orderID, "err", err)
+		return added, nil
+	}
+	asked := len(added)
+	added = given(added, instead)
+	if len(instead) > 0 && key != "" {
+		if err := e.answerAnew(ctx, orderID, key, []any{"addresses", family, count}, added); err != nil {
+			return nil, err
+		}
+	}
+	if len(added) < asked {
+		return added, &machine.Error{Code: machine.Exhausted, Field: "count", Message: fmt.Sprintf("%d of the line's last free addresses are used by somebody else and were set aside; %d were added", asked-len(added), len(added)), Hint: "choose another line, or try again later"}
+	}
+	return added, nil
 }
 
 // RemoveAddress takes an address off an order. The edge lets go of it first; then it cools down.
-func (e *Engine) RemoveAddress(ctx context.Context, orderID string, p netip.Prefix) (machine.Order, error) {
-	return e.onOrder(ctx, orderID, func(w *Work) error {
+func (e *Engine) RemoveAddress(ctx context.Context, orderID string, p netip.Prefix, key string) (machine.Order, error) {
+	return e.onOrderOnce(ctx, orderID, key, []any{"remove", p.Addr()}, func(w *Work) error {
 		if err := e.leave(ctx, w, p, ""); err != nil {
 			return err
 		}
@@ -55,12 +73,12 @@ func (e *Engine) RemoveAddress(ctx context.Context, orderID string, p netip.Pref
 
 // MoveAddress moves an address to another active order of the same project, on a line of the same site. The edge takes it
 // off the one machine before it routes it to the other.
-func (e *Engine) MoveAddress(ctx context.Context, orderID string, p netip.Prefix, to string) (machine.Order, error) {
+func (e *Engine) MoveAddress(ctx context.Context, orderID string, p netip.Prefix, to, key string) (machine.Order, error) {
 	next, err := e.Shelf.Order(ctx, to)
 	if err != nil {
 		return machine.Order{}, err
 	}
-	return e.onOrder(ctx, orderID, func(w *Work) error {
+	return e.onOrderOnce(ctx, orderID, key, []any{"move", p.Addr(), to}, func(w *Work) error {
 		if err := e.mayTake(ctx, *w.Order, next, p); err != nil {
 			return err
 		}

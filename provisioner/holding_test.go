@@ -182,7 +182,7 @@ func TestAddAndRemoveAddress(t *testing.T) {
 	y.mu.Lock()
 	y.deaf = errors.New("the edge does not answer")
 	y.mu.Unlock()
-	got, err := y.RemoveAddress(t.Context(), o.ID, main)
+	got, err := y.RemoveAddress(t.Context(), o.ID, main, "")
 	y.must(err)
 	if got.Address == main.Addr() || !slices.Contains(got.Addresses, netip.PrefixFrom(got.Address, 32)) {
 		t.Errorf("the order is known by %s of %v", got.Address, got.Addresses)
@@ -208,12 +208,12 @@ func TestAddAndRemoveAddress(t *testing.T) {
 		t.Errorf("the edge carries %v, want %v", y.carried(o.MachineID), want)
 	}
 	for _, p := range added[1:] {
-		_, err = y.RemoveAddress(t.Context(), o.ID, p)
+		_, err = y.RemoveAddress(t.Context(), o.ID, p, "")
 		y.must(err)
 	}
-	_, err = y.RemoveAddress(t.Context(), o.ID, added[0])
+	_, err = y.RemoveAddress(t.Context(), o.ID, added[0], "")
 	y.refused(err, machine.Conflict, "address")
-	_, err = y.RemoveAddress(t.Context(), o.ID, main)
+	_, err = y.RemoveAddress(t.Context(), o.ID, main, "")
 	y.refused(err, machine.NotFound, "address")
 }
 
@@ -228,11 +228,11 @@ func TestMoveAddress(t *testing.T) {
 		code  machine.Code
 		field string
 	}{foreign.ID: {machine.NotFound, "to"}, "o-none": {machine.NotFound, ""}, a.ID: {machine.Invalid, "to"}} {
-		_, err := y.MoveAddress(t.Context(), a.ID, p, to)
+		_, err := y.MoveAddress(t.Context(), a.ID, p, to, "")
 		y.refused(err, want.code, want.field)
 	}
 	before := time.Now()
-	_, err := y.MoveAddress(t.Context(), a.ID, p, b.ID)
+	_, err := y.MoveAddress(t.Context(), a.ID, p, b.ID, "")
 	y.must(err)
 	y.must(y.act(provisioner.ActLeave, provisioner.ActPort))
 	if got := y.order(b.ID).Addresses; !slices.Equal(got, []netip.Prefix{b.Addresses[0], p}) {
@@ -253,7 +253,7 @@ func TestMoveAddress(t *testing.T) {
 		t.Errorf("before the move %+v had it", then)
 	}
 	// The order that was to get it is gone when the edge has let go: it cools down.
-	_, err = y.MoveAddress(t.Context(), b.ID, p, a.ID)
+	_, err = y.MoveAddress(t.Context(), b.ID, p, a.ID, "")
 	y.must(err)
 	_, err = y.Release(t.Context(), a.ID)
 	y.must(err)

@@ -43,6 +43,32 @@ func (e *Engine) once(ctx context.Context, orderID, key string, request []any, o
 	})
 }
 
+// onOrderOnce runs fn on an order once for a key, and returns what became of the order.
+func (e *Engine) onOrderOnce(ctx context.Context, id, key string, request []any, fn func(*Work) error) (o machine.Order, err error) {
+	err = e.once(ctx, id, key, request, &o, func(w *Work) error {
+		err := fn(w)
+		o = *w.Order
+		return err
+	})
+	if err != nil {
+		return machine.Order{}, err
+	}
+	return o, nil
+}
+
+// answerAnew replaces what is remembered of a request that once has answered.
+func (e *Engine) answerAnew(ctx context.Context, orderID, key string, request []any, out any) error {
+	digest, err := digestOf(request)
+	if err != nil {
+		return err
+	}
+	answer, err := json.Marshal(out)
+	if err != nil {
+		return fmt.Errorf("remember answer: %w", err)
+	}
+	return e.Store.OnOrder(ctx, orderID, func(w *Work) error { return w.Terms.Answer(ctx, orderID, key, digest, answer) })
+}
+
 func digestOf(v any) (string, error) {
 	content, err := json.Marshal(v)
 	if err != nil {

@@ -117,6 +117,8 @@ type Engine struct {
 	Directory Directory        // what the reverse DNS is to say
 	Names     Names            // the name server; used by TellNames alone
 	Doctor    Doctor           // the health of machines; used by Polled alone
+	Prober    Prober           // nil: nobody looks whether an address is used before it is given out
+	Tasks     network.Tasks    // for operators; nil: events and the log only
 	Meter     Meter            // used by Account and TakeRound alone
 	Books     Books
 

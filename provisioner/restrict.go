@@ -10,8 +10,8 @@ import (
 )
 
 // Limit lowers an order's bandwidth to mbit each way, until Unlimit. A reason is shown to the customer.
-func (e *Engine) Limit(ctx context.Context, orderID string, mbit int, reason string) (machine.Order, error) {
-	return e.onOrder(ctx, orderID, func(w *Work) error {
+func (e *Engine) Limit(ctx context.Context, orderID string, mbit int, reason, key string) (machine.Order, error) {
+	return e.onOrderOnce(ctx, orderID, key, []any{"limit", mbit, reason}, func(w *Work) error {
 		if err := restrictable(w); err != nil {
 			return err
 		}
@@ -29,8 +29,8 @@ func (e *Engine) Limit(ctx context.Context, orderID string, mbit int, reason str
 }
 
 // Unlimit gives an order its bandwidth back.
-func (e *Engine) Unlimit(ctx context.Context, orderID string) (machine.Order, error) {
-	return e.onOrder(ctx, orderID, func(w *Work) error {
+func (e *Engine) Unlimit(ctx context.Context, orderID, key string) (machine.Order, error) {
+	return e.onOrderOnce(ctx, orderID, key, []any{"unlimit"}, func(w *Work) error {
 		if w.Order.Network.Limit == 0 {
 			return nil
 		}
@@ -48,8 +48,8 @@ const (
 )
 
 // Blackhole null-routes the addresses of an order for a while from now on. The customer sees until when, and why.
-func (e *Engine) Blackhole(ctx context.Context, orderID string, d time.Duration, reason string) (machine.Order, error) {
-	return e.onOrder(ctx, orderID, func(w *Work) error {
+func (e *Engine) Blackhole(ctx context.Context, orderID string, d time.Duration, reason, key string) (machine.Order, error) {
+	return e.onOrderOnce(ctx, orderID, key, []any{"blackhole", d, reason}, func(w *Work) error {
 		if err := restrictable(w); err != nil {
 			return err
 		}
@@ -64,8 +64,8 @@ func (e *Engine) Blackhole(ctx context.Context, orderID string, d time.Duration,
 }
 
 // Restore ends a null-route before its time.
-func (e *Engine) Restore(ctx context.Context, orderID string) (machine.Order, error) {
-	return e.onOrder(ctx, orderID, func(w *Work) error {
+func (e *Engine) Restore(ctx context.Context, orderID, key string) (machine.Order, error) {
+	return e.onOrderOnce(ctx, orderID, key, []any{"restore"}, func(w *Work) error {
 		if w.Order.Network.BlackholeUntil.IsZero() {
 			return nil
 		}

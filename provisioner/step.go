@@ -27,6 +27,8 @@ func (e *Engine) Act(ctx context.Context, a Action) error {
 		return e.actPort(ctx, a.MachineID)
 	case ActLeave:
 		return e.actLeave(ctx, a)
+	case ActProbe:
+		return e.actProbe(ctx, a.OrderID)
 	case ActEnrol:
 		return e.actEnrol(ctx, a)
 	}
@@ -152,11 +154,18 @@ func (e *Engine) await(ctx context.Context, w *Work, failure error) error {
 func (e *Engine) carryOut(ctx context.Context, m machine.Machine, j machine.Job, o *machine.Order) error {
 	switch j.Step {
 	case machine.StepIsolate:
+		if o != nil && j.Kind != machine.ProvisionJob {
+			e.lastReading(ctx, m.ID, o.ID)
+		}
 		err := e.Edge.Apply(ctx, nil, []string{m.ID})
 		if err != nil {
 			err = fmt.Errorf("withdraw public address: %w", err)
 		}
-		return errors.Join(err, e.closePorts(ctx, m)) // that one waits for somebody must not leave the other open
+		err = errors.Join(err, e.closePorts(ctx, m)) // that one waits for somebody must not leave the other open
+		if j.Kind == machine.ProvisionJob && o != nil && err == nil {
+			_, err = e.prove(ctx, o.ID)
+		}
+		return err
 	case machine.StepShutDown:
 		if err := e.ejectDisc(ctx, m); err != nil {
 			return err
@@ -287,6 +296,7 @@ func (e *Engine) actFence(ctx context.Context, machineID string) error {
 	}
 	var errs []error
 	if !m.Public {
+		e.lastReading(ctx, m.ID, m.OrderID)
 		errs = append(errs, e.Edge.Apply(ctx, nil, []string{m.ID}))
 	}
 	if !m.PortOpen {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/bareyard/bareyard/billing"
@@ -24,6 +25,9 @@ type Books interface {
 	// server has done that slot before: then it answers false. measure gets the readings before, and by which order each machine
 	// is held.
 	Round(ctx context.Context, slot time.Time, now []network.Counter, measure func(before []network.Counter, holder map[string]string) []OrderSample) (bool, error)
+	// Rest keeps, for the next round, what the counters of a machine that an order holds have counted since the last one: they are
+	// about to be taken away.
+	Rest(ctx context.Context, machineID, orderID string, now []network.Counter) error
 	// Samples lists the samples of an order whose slots begin within a time, in their order.
 	Samples(ctx context.Context, orderID string, from, to time.Time) ([]billing.Sample, error)
 	// ClosePeriods writes the usage of every month of every order that is over by now.
@@ -101,6 +105,43 @@ func (e *Engine) TakeRound(ctx context.Context, now time.Time) (bool, error) {
 		e.log().Warn("some counters could not be read", "slot", slot, "err", failure)
 	}
 	return done, nil
+}
+
+// readTime bounds a last reading: nobody waits for it longer.
+const readTime = 5 * time.Second
+
+// lastReading counts what passed at a machine's port since the last round, before the port is taken away. That it cannot is no
+// reason to leave the machine where it is.
+func (e *Engine) lastReading(ctx context.Context, machineID, orderID string) {
+	if e.Meter == nil || e.Books == nil || orderID == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	counters, err := e.Meter.Counters(ctx)
+	counters = slices.DeleteFunc(counters, func(c network.Counter) bool { return c.Machine != machineID })
+	if len(counters) > 0 {
+		err = e.Books.Rest(ctx, machineID, orderID, counters)
+	}
+	if err != nil {
+		e.log().Warn("traffic since the last round is lost", "machine", machineID, "order", orderID, "err", err)
+	}
+}
+
+// RestOf says what a counter has counted since the reading before, which is nil where there was none, and how long that took. A count
+// that began since then is all there is.
+func RestOf(before *network.Counter, now network.Counter) (bytes uint64, took time.Duration, doubt string) {
+	began := time.Unix(0, now.Epoch)
+	if before == nil || began.After(before.At) {
+		bytes, took, doubt = now.Bytes, now.At.Sub(began), now.Doubt
+	} else {
+		took = now.At.Sub(before.At)
+		bytes, doubt = now.Since(*before)
+	}
+	if took > billing.SampleLength {
+		doubt = cmp.Or(doubt, billing.Untimely(took))
+	}
+	return bytes, took, doubt
 }
 
 // measure makes the samples of a slot from two readings of counters. A machine that was not read before, or that nobody holds,

@@ -293,3 +293,71 @@ func TestOrderWithoutTrafficCloses(t *testing.T) {
 		t.Errorf("closed: %+v", closed)
 	}
 }
+
+// TestLastReading: what passed between the last round and a release or a reinstall is counted, once, however often the step is tried.
+func TestLastReading(t *testing.T) {
+	y, m, o, at := counted(t)
+	ctx, epoch := t.Context(), at.Add(-time.Hour)
+	m.count(o.MachineID, at, epoch, 1_000, 2_000, "")
+	y.round(at)
+
+	// A reinstall in the middle of a slot: 500 before it, 70 of a new count after it.
+	m.count(o.MachineID, at.Add(2*time.Minute), epoch, 1_500, 2_600, "")
+	y.stuck = o.MachineID // the edge does not let go at first
+	_, err := y.Reinstall(ctx, o.ID, "debian-12", o.Hostname, false, "")
+	y.must(err)
+	j := y.job(y.machine(o.MachineID).JobID)
+	y.must(y.Act(ctx, provisioner.Action{Kind: provisioner.ActStep, MachineID: o.MachineID, JobID: j.ID, Turn: j.Turn}))
+	y.stuck = ""
+	m.count(o.MachineID, at.Add(3*time.Minute), epoch, 1_501, 2_601, "")
+	y.install(o.MachineID)
+	m.count(o.MachineID, at.Add(5*time.Minute), at.Add(4*time.Minute), 70, 80, "")
+	y.round(at.Add(5 * time.Minute))
+
+	// A release: its machine is nobody's by the next round.
+	m.count(o.MachineID, at.Add(6*time.Minute), at.Add(4*time.Minute), 1_070, 3_080, "")
+	_, err = y.Release(ctx, o.ID)
+	y.must(err)
+	y.turn(o.MachineID)
+	y.bootAgent(o.MachineID).until()
+	y.turn(o.MachineID)
+	if y.machine(o.MachineID).OrderID != "" {
+		t.Fatal("the machine is not back in stock")
+	}
+	m.counters = nil
+	y.round(at.Add(10 * time.Minute))
+	y.round(at.Add(15 * time.Minute))
+	var lines []string
+	for _, s := range y.samples(o, at.Add(-time.Hour), 3*time.Hour) {
+		lines = append(lines, fmt.Sprintf("%s %s %d %d %s", s.Slot.UTC().Format("15:04"), s.Took, s.Up, s.Down, s.Doubt))
+	}
+	if got, want := strings.Join(lines, "\n"), "00:00 5m0s 571 681 \n00:05 5m0s 1000 3000 "; got != want {
+		t.Errorf("samples are\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestRestOf: what a counter that is about to go has counted, and whether that can be billed.
+func TestRestOf(t *testing.T) {
+	at := time.Date(2027, 3, 1, 0, 0, 0, 0, time.UTC)
+	before := &network.Counter{Bytes: 100, Epoch: at.Add(-time.Hour).UnixNano(), At: at}
+	for name, c := range map[string]struct {
+		before *network.Counter
+		now    network.Counter
+		bytes  uint64
+		sure   bool
+	}{
+		"Goes on":          {before, network.Counter{Bytes: 150, Epoch: before.Epoch, At: at.Add(time.Minute)}, 50, true},
+		"Began since":      {before, network.Counter{Bytes: 150, Epoch: at.Add(time.Minute).UnixNano(), At: at.Add(2 * time.Minute)}, 150, true},
+		"Never read":       {nil, network.Counter{Bytes: 150, Epoch: at.UnixNano(), At: at.Add(2 * time.Minute)}, 150, true},
+		"Read long ago":    {before, network.Counter{Bytes: 150, Epoch: before.Epoch, At: at.Add(20 * time.Minute)}, 50, false},
+		"Never read, old":  {nil, network.Counter{Bytes: 150, Epoch: before.Epoch, At: at}, 150, false},
+		"In doubt":         {before, network.Counter{Bytes: 150, Epoch: before.Epoch, At: at.Add(time.Minute), Doubt: "interrupted"}, 0, false},
+		"The count fell":   {before, network.Counter{Bytes: 50, Epoch: before.Epoch, At: at.Add(time.Minute)}, 0, false},
+		"Exactly one slot": {before, network.Counter{Bytes: 150, Epoch: before.Epoch, At: at.Add(5 * time.Minute)}, 50, true},
+	} {
+		bytes, _, doubt := provisioner.RestOf(c.before, c.now)
+		if bytes != c.bytes || (doubt == "") != c.sure {
+			t.Errorf("%s: %d, %q", name, bytes, doubt)
+		}
+	}
+}

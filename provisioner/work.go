@@ -70,8 +70,13 @@ type Moves interface {
 	Leaving(ctx context.Context, orderID string, p netip.Prefix) (next string, ok bool, err error)
 	// Pass gives an address that leaves to another order, or, with next "", into its cool-down.
 	Pass(ctx context.Context, orderID string, p netip.Prefix, next string) error
-	// Spoil takes an address from an order and out of stock, because somebody else uses it.
-	Spoil(ctx context.Context, orderID string, p netip.Prefix, note string) error
+	// Unproven lists the addresses of an order of which nobody knows yet whether somebody else uses them.
+	Unproven(ctx context.Context, orderID string) ([]netip.Prefix, error)
+	// Prove says that it is known.
+	Prove(ctx context.Context, orderID string, ps []netip.Prefix) error
+	// Spoil takes an address from an order and out of stock, because somebody else uses it: a MAC address, or "". Who was found at
+	// several addresses already is not believed: he answers for everybody, and the answer is false.
+	Spoil(ctx context.Context, orderID string, p netip.Prefix, by, note string) (believed bool, err error)
 }
 
 // Event is one line of the log of what happened.
@@ -127,6 +132,7 @@ const (
 	ActFence ActionKind = "fence" // withdraw the public address, close the port, power off
 	ActPort  ActionKind = "port"  // make the edge as the machine's order says now
 	ActLeave ActionKind = "leave" // take an address off a machine, and then out of its order
+	ActProbe ActionKind = "probe" // look whether somebody uses addresses that an order has got
 	ActEnrol ActionKind = "enrol" // enrol a discovered machine, if the enrolment list names it
 )
 

@@ -171,9 +171,13 @@ func (e *edgeListCommand) Run(ctx context.Context, t *terminal) error {
 			return err
 		}
 		return e.show(t, edges, func(w io.Writer) {
-			fmt.Fprintln(w, "SITE\tDRIVER\tPORTS\tCOUNTS\tSTATE")
+			fmt.Fprintln(w, "SITE\tDRIVER\tPORTS\tCOUNTS\tPROBES\tSTATE")
 			for _, x := range edges {
-				fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", cmp.Or(x.Site, "all"), x.Caps.Driver, x.Ports, x.Caps.Counts, cmp.Or(x.Problem, strings.Join(x.Caps.Trouble, "; "), "answers"))
+				probes := "no"
+				if x.Caps.Probes {
+					probes = "yes"
+				}
+				fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", cmp.Or(x.Site, "all"), x.Caps.Driver, x.Ports, x.Caps.Counts, probes, cmp.Or(x.Problem, strings.Join(x.Caps.Trouble, "; "), "answers"))
 			}
 		})
 	})

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"strings"
 	"time"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/bareyard/bareyard/api"
 	"github.com/bareyard/bareyard/machine"
+	"github.com/bareyard/bareyard/network"
 	"github.com/bareyard/bareyard/network/manual"
 	"github.com/bareyard/bareyard/network/powerdns"
 	"github.com/bareyard/bareyard/postgres"
@@ -28,12 +30,23 @@ func joinNetwork(cfg config, db *postgres.DB, engine *provisioner.Engine, server
 		}
 		engine.Names = &powerdns.Client{URL: cfg.RDNS.URL, Key: key, Server: cfg.RDNS.Server, TTL: int(cfg.RDNS.TTL)}
 	}
-	engine.Books = db
+	engine.Books, engine.Tasks = db, db
+	if edge, ok := engine.Edge.(network.Edge); ok {
+		engine.Prober = prober{edge}
+	}
 	if meter, ok := engine.Edge.(provisioner.Meter); ok {
 		engine.Meter = meter
 	}
 	server.Pools, server.Addresses, server.Ledger, server.Tasks, server.Books = db, db, db, db, db
 	return nil
+}
+
+// prober looks for users of addresses through the edge of a site.
+type prober struct{ edge network.Edge }
+
+// Probe implements provisioner.Prober.
+func (p prober) Probe(ctx context.Context, site string, addrs []netip.Prefix) ([]network.Answer, error) {
+	return network.Probe(ctx, p.edge, site, addrs)
 }
 
 // runNetwork starts what keeps other systems as the database says.

@@ -200,6 +200,11 @@ func Announce(edge network.Edge, s *Speaker, log *slog.Logger) *Edge {
 	return &Edge{Edge: edge, speaker: s, log: log}
 }
 
+// Probe implements network.Prober where the edge that announces does.
+func (e *Edge) Probe(ctx context.Context, addrs []netip.Prefix) ([]network.Answer, error) {
+	return network.Probe(ctx, e.Edge, "", addrs)
+}
+
 // Caps implements network.Edge, and says what the neighbors do not know.
 func (e *Edge) Caps(ctx context.Context) (network.Caps, error) {
 	caps, err := e.Edge.Caps(ctx)

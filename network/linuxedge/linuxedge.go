@@ -106,7 +106,7 @@ func (e *Edge) Read(ctx context.Context) ([]network.Port, error) {
 
 // Caps says what this driver can do.
 func (e *Edge) Caps(context.Context) (network.Caps, error) {
-	return network.Caps{Driver: "linux", Modes: network.Modes(), Burst: true, IPv6: true, Ports: int(e.cfg.numbering().last()) - firstMinor + 1, Counts: "delivered"}, nil
+	return network.Caps{Driver: "linux", Modes: network.Modes(), Burst: true, IPv6: true, Ports: int(e.cfg.numbering().last()) - firstMinor + 1, Counts: "delivered", Probes: true}, nil
 }
 
 // Counters returns what the classes have delivered. When the kernel was interrupted while it dumped them, they are in doubt.

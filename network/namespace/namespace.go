@@ -25,6 +25,7 @@ type Lock int
 const (
 	Shared    Lock = unix.LOCK_SH // with others who read
 	Exclusive Lock = unix.LOCK_EX // with nobody
+	None      Lock = 0            // with everybody: for who only looks
 )
 
 // Namespace is an open and locked network namespace.
@@ -41,6 +42,9 @@ func Open(ctx context.Context, name string, how Lock) (*Namespace, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, &machine.Error{Code: machine.Unavailable, Message: fmt.Sprintf("open network namespace %q: %v", name, err), Hint: "create it, or correct the configuration"}
+	}
+	if how == None {
+		return &Namespace{f}, nil
 	}
 	if err := flock(ctx, f, how); err != nil {
 		return nil, errors.Join(fmt.Errorf("lock network namespace %q: %w", name, err), f.Close())

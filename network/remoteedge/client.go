@@ -12,6 +12,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -76,6 +77,17 @@ func (c *Client) Counters(ctx context.Context) ([]network.Counter, error) {
 func (c *Client) Caps(ctx context.Context) (caps network.Caps, err error) {
 	err = c.ask(ctx, http.MethodGet, pathCaps, nil, &caps)
 	return caps, err
+}
+
+// probeTime bounds a probe: an edge looks for less than a second.
+const probeTime = 3 * time.Second
+
+// Probe implements network.Prober.
+func (c *Client) Probe(ctx context.Context, addrs []netip.Prefix) (found []network.Answer, err error) {
+	ctx, cancel := context.WithTimeout(ctx, probeTime)
+	defer cancel()
+	err = c.ask(ctx, http.MethodPost, pathProbe, addrs, &found)
+	return found, err
 }
 
 // patience bounds one call: an edge applies five thousand ports in seconds.

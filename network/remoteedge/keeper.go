@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"os"
 	"slices"
 	"sync"
@@ -177,6 +178,11 @@ func (k *Keeper) Counters(ctx context.Context) ([]network.Counter, error) {
 
 // Caps implements network.Edge.
 func (k *Keeper) Caps(ctx context.Context) (network.Caps, error) { return k.edge.Caps(ctx) }
+
+// Probe implements network.Prober where the edge that is kept does.
+func (k *Keeper) Probe(ctx context.Context, addrs []netip.Prefix) ([]network.Answer, error) {
+	return network.Probe(ctx, k.edge, "", addrs)
+}
 
 // Apply implements network.Edge. What is refused is not remembered; what fails otherwise is, and is tried again by Run.
 func (k *Keeper) Apply(ctx context.Context, set []network.Port, remove []string) error {

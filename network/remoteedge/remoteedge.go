@@ -32,6 +32,7 @@ const (
 	pathApply    = "/v1/apply"
 	pathCounters = "/v1/counters"
 	pathCaps     = "/v1/caps"
+	pathProbe    = "/v1/probe"
 )
 
 // maxBody bounds what either side takes: fifteen thousand ports with a dozen addresses each.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/bareyard/bareyard/network"
@@ -34,6 +35,13 @@ func Handler(edge network.Edge, log *slog.Logger) http.Handler {
 	answer(http.MethodGet, pathCounters, func(r *http.Request) (any, error) {
 		cs, err := edge.Counters(r.Context())
 		return reading{time.Now(), cs}, err
+	})
+	answer(http.MethodPost, pathProbe, func(r *http.Request) (any, error) {
+		var addrs []netip.Prefix
+		if err := decode(r, &addrs); err != nil {
+			return nil, err
+		}
+		return network.Probe(r.Context(), edge, "", addrs)
 	})
 	answer(http.MethodPost, pathApply, func(r *http.Request) (any, error) {
 		var c change

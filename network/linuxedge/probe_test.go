@@ -1,0 +1,53 @@
+package linuxedge_test
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/bareyard/bareyard/network"
+)
+
+// TestI07ProbeFindsUsers: an old tenant's system that still has the address, somebody on the uplink's segment, somebody behind a
+// router, the edge itself; and nobody on what is free. The machine whose port it is may be reached by nothing else.
+func TestI07ProbeFindsUsers(t *testing.T) {
+	w := newWorld(t, 2)
+	w.reconcile(w.ports()...)
+	w.ip(w.tenants[1].ns, "addr add 203.0.113.77/32 dev eth0")
+	w.ip(w.inet, "addr add 192.0.2.55/32 dev eth0", "addr add 198.51.100.5/32 dev lo", "addr add 2001:db8:77::1/128 dev eth0 nodad")
+	w.sysctl(w.inet, "net.ipv4.conf.all.arp_ignore=1") // or it would answer by ARP for what it has on lo
+	var asked []netip.Prefix
+	for _, p := range []string{"203.0.113.77/32", "203.0.113.78/32", "192.0.2.55/32", "192.0.2.56/32", "198.51.100.5/32", "192.0.2.2/32", "2001:db8:77::/64", "2001:db8:78::/64"} {
+		asked = append(asked, netip.MustParsePrefix(p))
+	}
+	began := time.Now()
+	got, err := w.driver().Probe(t.Context(), asked)
+	took := time.Since(began)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inetMAC := w.exec(w.inet, "cat /sys/class/net/eth0/address")
+	want := map[string]string{"203.0.113.77": w.tenants[1].port.MAC, "192.0.2.55": inetMAC[:17], "198.51.100.5": "", "192.0.2.2": "", "2001:db8:77::1": inetMAC[:17]}
+	for _, a := range got {
+		by, known := want[a.Addr.String()]
+		if !known || a.By != by {
+			t.Errorf("%+v", a)
+		}
+		delete(want, a.Addr.String())
+	}
+	if len(want) > 0 {
+		t.Errorf("not found: %v; found %v", want, got)
+	}
+	if took > time.Second && !busy(t) {
+		t.Errorf("a probe took %s", took)
+	}
+	w.settled(w.ports()...)
+
+	// Whoever changes the edge does not wait for a probe, nor a probe for him.
+	if caps, err := w.driver().Caps(t.Context()); err != nil || !caps.Probes {
+		t.Errorf("%+v, %v", caps, err)
+	}
+	if got, err := network.Probe(t.Context(), &network.Sites{Edges: map[string]network.Edge{"sha1": w.driver()}}, "sha1", asked[1:2]); err != nil || len(got) != 0 {
+		t.Errorf("at a site: %v, %v", got, err)
+	}
+}

@@ -1,0 +1,41 @@
+package network
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/bareyard/bareyard/machine"
+)
+
+// Answer is somebody who answers at an address that nobody should have.
+type Answer struct {
+	Addr netip.Addr `json:"addr"`
+	By   string     `json:"by"` // MAC address, or "" when it answered from behind a router
+	On   string     `json:"on"` // where, in words: on up0, from the Internet …
+}
+
+// Prober is an Edge that can find out whether somebody uses an address already.
+type Prober interface {
+	// Probe looks for users of addresses that nobody should have: of an IPv4 address itself, of an IPv6 prefix at its first one.
+	// It takes less than a second for all of them, and changes nothing.
+	Probe(ctx context.Context, addrs []netip.Prefix) ([]Answer, error)
+}
+
+// Probe has the edge of a site look for users of addresses. An edge that cannot is an Unavailable error that says so.
+func Probe(ctx context.Context, edge Edge, site string, addrs []netip.Prefix) ([]Answer, error) {
+	if sites, ok := edge.(*Sites); ok {
+		name, err := sites.at(site)
+		if err != nil {
+			return nil, err
+		}
+		edge = sites.Edges[name]
+	}
+	if p, ok := edge.(Prober); ok {
+		return p.Probe(ctx, addrs)
+	}
+	driver := "of this kind"
+	if caps, err := edge.Caps(ctx); err == nil {
+		driver = caps.Driver
+	}
+	return nil, &machine.Error{Code: machine.Unavailable, Message: "an edge with driver " + driver + " cannot look whether somebody uses an address"}
+}

@@ -1,0 +1,191 @@
+package provisioner
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/bareyard/bareyard/machine"
+	"github.com/bareyard/bareyard/network"
+)
+
+// Prober looks whether somebody uses addresses before they are given out; answered by the edge of a site.
+type Prober interface {
+	Probe(ctx context.Context, site string, addrs []netip.Prefix) ([]network.Answer, error)
+}
+
+const (
+	probeTime  = 3 * time.Second // bounds one probe; it takes less than one unless the edge is far away or busy
+	probeTurns = 5               // how often an order is given other addresses at once
+	probeLater = 10 * time.Second
+)
+
+// prove looks whether somebody else uses the addresses that an order has got lately, and gives it others for those. It returns
+// what was given for what. No transaction is open while it looks.
+func (e *Engine) prove(ctx context.Context, orderID string) (instead map[netip.Prefix]netip.Prefix, err error) {
+	instead = map[netip.Prefix]netip.Prefix{}
+	for range probeTurns + 1 { // the last one finds nothing more to look at
+		var look []netip.Prefix
+		var site string
+		err := e.Store.OnOrder(ctx, orderID, func(w *Work) (err error) {
+			if look, err = w.Moves.Unproven(ctx, orderID); err != nil || len(look) == 0 {
+				return err
+			}
+			if e.Prober == nil {
+				if w.Order.State == machine.OrderActive {
+					w.port()
+				}
+				return w.Moves.Prove(ctx, orderID, look)
+			}
+			line, err := e.Shelf.Line(ctx, w.Order.Line)
+			site = line.Site
+			return err
+		})
+		if err != nil || len(look) == 0 || e.Prober == nil {
+			return instead, err
+		}
+		probe, cancel := context.WithTimeout(ctx, probeTime)
+		answers, failure := e.Prober.Probe(probe, site, look)
+		cancel()
+		if ctx.Err() != nil {
+			return instead, ctx.Err()
+		}
+		var tasks []network.Task
+		err = e.Store.OnOrder(ctx, orderID, func(w *Work) (err error) {
+			tasks, err = e.judgeProbe(ctx, w, look, answers, failure, instead)
+			return err
+		})
+		for _, t := range tasks {
+			if e.Tasks == nil {
+				break
+			}
+			if err := e.Tasks.Open(ctx, t); err != nil {
+				return instead, err
+			}
+		}
+		if err != nil {
+			return instead, err
+		}
+	}
+	return instead, fmt.Errorf("%d addresses in a row are used by others: %w", probeTurns, network.ErrPending)
+}
+
+// judgeProbe acts on what a probe found: what is free is proven, what is used is set aside and another one taken for it. An order that is
+// left without enough, as the line has no other, waits for somebody: that is no reason to call the line sold out.
+func (e *Engine) judgeProbe(ctx context.Context, w *Work, looked []netip.Prefix, answers []network.Answer, failure error, instead map[netip.Prefix]netip.Prefix) (tasks []network.Task, err error) {
+	still, err := w.Moves.Unproven(ctx, w.Order.ID)
+	if err != nil {
+		return nil, err
+	}
+	looked = slices.DeleteFunc(slices.Clone(looked), func(p netip.Prefix) bool { return !slices.Contains(still, p) })
+	if failure != nil {
+		w.note("address.unproven", "nobody knows whether somebody uses %s: %v", list(looked), failure)
+		e.log().Warn("addresses are given out without a look for users", "order", w.Order.ID, "err", failure)
+		answers = nil
+	}
+	own := ""
+	if w.Machine != nil {
+		nic, _ := w.Machine.Hardware.NICByRole(machine.PublicNIC)
+		own = nic.MAC
+	}
+	for _, p := range slices.Clone(looked) {
+		at := slices.IndexFunc(answers, func(a network.Answer) bool { return p.Contains(a.Addr) && (a.By == "" || a.By != own) })
+		if at < 0 {
+			continue
+		}
+		task, believed, err := e.replace(ctx, w, p, answers[at], instead)
+		if task.ID != "" {
+			tasks = append(tasks, task)
+		}
+		if err != nil {
+			return tasks, err
+		}
+		if believed {
+			looked = slices.DeleteFunc(looked, func(q netip.Prefix) bool { return q == p })
+		}
+	}
+	if err := w.Moves.Prove(ctx, w.Order.ID, looked); err != nil {
+		return tasks, err
+	}
+	if left, err := w.Moves.Unproven(ctx, w.Order.ID); err != nil || len(left) > 0 {
+		return tasks, err
+	}
+	if w.Order.State == machine.OrderActive {
+		w.port()
+	}
+	return tasks, nil
+}
+
+// replace sets an address of an order aside, as somebody answered at it, and takes another one. An answer that is not believed,
+// because the same one answers everywhere, leaves it as it is.
+func (e *Engine) replace(ctx context.Context, w *Work, p netip.Prefix, a network.Answer, instead map[netip.Prefix]netip.Prefix) (t network.Task, believed bool, err error) {
+	who := "somebody " + a.On
+	if a.By != "" {
+		who = a.By + " " + a.On
+	}
+	t = network.Task{ID: network.TaskID("address", p.Addr().String(), who), Kind: "address", Subject: p.Addr().String(), Wanted: who,
+		Title: fmt.Sprintf("%s is used by %s", bare(p), who),
+		Steps: []string{"Find who that is: a machine of ours with an address of its last customer, a router, or a stranger on the segment.", "Have the address taken off it, or keep it back: bareyard address reserve " + p.String(),
+			"Put it into stock again when nobody answers any more: bareyard address free " + p.String()},
+		Check: "bareyard address list --state conflict"}
+	family := 4
+	if p.Addr().Is6() {
+		family = 6
+	}
+	believed, err = w.Moves.Spoil(ctx, w.Order.ID, p, a.By, "used by "+who)
+	if err != nil {
+		return network.Task{}, false, err
+	}
+	if !believed {
+		w.note("address.answers", "%s answers at %s as at others: it answers for everybody, and is not believed", who, bare(p))
+		t.Title, t.Steps = fmt.Sprintf("%s answers at every address", who), []string{"Switch proxy ARP off there, or find out why it answers. Until then the probe of addresses is blind behind it."}
+		return t, false, nil
+	}
+	at := slices.Index(w.Order.Addresses, p)
+	others, err := w.Stock.Addresses(ctx, Want{Line: w.Order.Line, Family: family, Count: 1}, w.Order.ID)
+	if machine.CodeOf(err) == machine.Exhausted && w.Order.State == machine.OrderActive {
+		if at >= 0 {
+			w.Order.Addresses = slices.Delete(w.Order.Addresses, at, at+1)
+		}
+		instead[p] = netip.Prefix{}
+		w.note("address.conflict", "%s is used by %s: it is set aside, and the line has no other", bare(p), who)
+		return t, true, nil
+	}
+	if machine.CodeOf(err) == machine.Exhausted {
+		return t, false, fmt.Errorf("%s is used by %s, and line %s has no other: %w", bare(p), who, w.Order.Line, network.ErrPending)
+	}
+	if err != nil {
+		return network.Task{}, false, err
+	}
+	if at >= 0 {
+		w.Order.Addresses[at] = others[0]
+	}
+	if w.Order.Address == p.Addr() {
+		w.Order.Address = others[0].Addr()
+	}
+	instead[p] = others[0]
+	w.note("address.conflict", "%s is used by %s: it is set aside, %s is taken instead", bare(p), who, bare(others[0]))
+	e.log().Warn("an address is used by somebody", "address", bare(p), "by", who, "order", w.Order.ID)
+	return t, true, nil
+}
+
+// given says what became of addresses, some of which others were given for.
+func given(addrs []netip.Prefix, instead map[netip.Prefix]netip.Prefix) (out []netip.Prefix) {
+	for _, p := range addrs {
+		for q, replaced := instead[p]; replaced; q, replaced = instead[p] {
+			p = q
+		}
+		if p.IsValid() {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// actProbe proves addresses whose request was cut off by a crash.
+func (e *Engine) actProbe(ctx context.Context, orderID string) error {
+	_, err := e.prove(ctx, orderID)
+	return err
+}

@@ -1,0 +1,183 @@
+package provisioner_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bareyard/bareyard/machine"
+	"github.com/bareyard/bareyard/network"
+	"github.com/bareyard/bareyard/provisioner"
+)
+
+// squatters are who uses addresses without having them: by address, MAC addresses. That of "" uses all the others.
+type squatters struct {
+	y      *yard
+	by     map[string]string
+	fail   error
+	probed []netip.Prefix
+}
+
+func (y *yard) squatters(by map[string]string) *squatters {
+	s := &squatters{y: y, by: by}
+	y.Prober, y.Tasks = s, y.db
+	return s
+}
+
+func (s *squatters) Probe(_ context.Context, site string, addrs []netip.Prefix) (found []network.Answer, err error) {
+	if site != "lab" {
+		s.y.t.Errorf("probed at site %q", site)
+	}
+	if s.fail != nil {
+		return nil, s.fail
+	}
+	// What is probed is held by the order, and nobody waits for a probe: other orders go on meanwhile.
+	var locked int
+	s.y.must(s.y.db.Conn.QueryRow(s.y.t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' AND datname = current_database()`).Scan(&locked))
+	if locked > 0 {
+		s.y.t.Error("a transaction is open while the edge probes")
+	}
+	for _, p := range addrs {
+		s.probed = append(s.probed, p)
+		a := network.FirstOf(p).Addr()
+		by, used := s.by[a.String()]
+		if all, ok := s.by[""]; ok && !used {
+			by, used = all, true
+		}
+		if used {
+			found = append(found, network.Answer{Addr: a, By: by, On: "on down0"})
+		}
+	}
+	return found, nil
+}
+
+func (y *yard) told(orderID, kind string) (texts []string) {
+	y.t.Helper()
+	list, err := y.db.Events(y.t.Context(), provisioner.EventFilter{OrderID: orderID})
+	y.must(err)
+	for _, e := range list {
+		if e.Kind == kind {
+			texts = append(texts, e.Text)
+		}
+	}
+	return texts
+}
+
+// TestI07AddressInUse: an address at which somebody answers is set aside, the operator is told, and the order gets the next one.
+func TestI07AddressInUse(t *testing.T) {
+	y := newYard(t)
+	s := y.squatters(map[string]string{"203.0.113.0": "02:00:5e:20:00:77", "203.0.113.1": ""})
+	o := y.active(1, nil)
+	if o.Address.String() != "203.0.113.2" || !slices.Equal(o.Addresses, []netip.Prefix{netip.MustParsePrefix("203.0.113.2/32")}) {
+		t.Errorf("the order has %s, %v", o.Address, o.Addresses)
+	}
+	if got := y.carried(o.MachineID); !slices.Equal(got, o.Addresses) {
+		t.Errorf("the edge carries %v", got)
+	}
+	aside := y.addresses(provisioner.AddressFilter{State: provisioner.AddressConflict})
+	if len(aside) != 2 || aside["203.0.113.0/32"] == "" || aside["203.0.113.1/32"] == "" {
+		t.Errorf("set aside: %v", aside)
+	}
+	tasks, err := y.db.Tasks(t.Context(), network.TaskOpen)
+	y.must(err)
+	if len(tasks) != 2 || !strings.Contains(tasks[0].Title, "203.0.113.0 is used by 02:00:5e:20:00:77 on down0") {
+		t.Errorf("tasks: %+v", tasks)
+	}
+	if got := y.told(o.ID, "address.conflict"); len(got) != 2 || !strings.Contains(got[0]+got[1], "203.0.113.1 is taken instead") {
+		t.Errorf("events: %q", got)
+	}
+	if h, err := y.db.History(t.Context(), netip.MustParseAddr("203.0.113.0"), time.Time{}); err != nil || len(h) != 1 || h[0].To.IsZero() {
+		t.Errorf("history of the address that was set aside: %+v, %v", h, err)
+	}
+
+	// Once the stranger has left, an operator puts it back, and it is looked at again before anybody gets it.
+	delete(s.by, "203.0.113.0")
+	_, err = y.db.KeepBack(t.Context(), netip.MustParsePrefix("203.0.113.0/32"), provisioner.AddressFree, "")
+	y.must(err)
+	if got := y.addresses(provisioner.AddressFilter{State: provisioner.AddressConflict}); len(got) != 1 {
+		t.Errorf("still set aside: %v", got)
+	}
+}
+
+// TestAnswersForEverybody: a router with proxy ARP, or a customer who wants the stock to run out, is believed a few times and no more.
+func TestAnswersForEverybody(t *testing.T) {
+	y := newYard(t)
+	y.squatters(map[string]string{"": "02:00:5e:20:00:77"})
+	for n := range 3 {
+		y.active(n+1, nil)
+	}
+	if got := y.addresses(provisioner.AddressFilter{State: provisioner.AddressConflict}); len(got) != 3 {
+		t.Errorf("set aside: %v", got)
+	}
+	tasks, err := y.db.Tasks(t.Context(), network.TaskOpen)
+	y.must(err)
+	if !slices.ContainsFunc(tasks, func(k network.Task) bool { return strings.Contains(k.Title, "answers at every address") }) {
+		t.Errorf("nobody is told: %+v", tasks)
+	}
+}
+
+// TestLastAddressInUse: that a stranger uses the last address does not make the line sold out. The order waits until he has left.
+func TestLastAddressInUse(t *testing.T) {
+	y := newYard(t)
+	s := y.squatters(map[string]string{"": ""})
+	for _, kept := range []string{"203.0.113.2/31", "203.0.113.4/30"} {
+		_, err := y.db.KeepBack(t.Context(), netip.MustParsePrefix(kept), provisioner.AddressReserved, "")
+		y.must(err)
+	}
+	m := y.addMachine(1)
+	o, err := y.Place(t.Context(), y.request(), "")
+	y.must(err)
+	y.must(y.act(provisioner.ActStep))
+	j := y.job(y.machine(m.ID).JobID)
+	if o = y.order(o.ID); o.State != machine.OrderProvisioning || j.State != machine.JobRunning || j.Step != machine.StepIsolate || !strings.Contains(j.Reason, "has no other") {
+		t.Fatalf("order is %s (%s), job is %s at %s: %s", o.State, o.Reason, j.State, j.Step, j.Reason)
+	}
+	s.by = nil
+	y.install(m.ID)
+	if o = y.order(o.ID); o.State != machine.OrderActive {
+		t.Errorf("order is %s: %s", o.State, o.Reason)
+	}
+}
+
+// TestEdgeCannotProbe: it is said, and nobody waits.
+func TestEdgeCannotProbe(t *testing.T) {
+	y := newYard(t)
+	y.squatters(nil).fail = errors.New("an edge with driver manual cannot look")
+	o := y.active(1, nil)
+	if got := y.told(o.ID, "address.unproven"); len(got) != 1 || !strings.Contains(got[0], "driver manual cannot look") {
+		t.Errorf("events: %q", got)
+	}
+}
+
+// TestAddedAddressInUse: an address that is added to a running order is looked at before it is routed, and a repeated request is told
+// what the first was.
+func TestAddedAddressInUse(t *testing.T) {
+	y := newYard(t)
+	s := y.squatters(map[string]string{"203.0.113.1": "02:00:5e:20:00:77", "203.0.113.2": "02:00:5e:20:00:01"})
+	o := y.active(1, nil) // whose own MAC address ends in 01
+	added, err := y.AddAddresses(t.Context(), o.ID, 4, 2, "key")
+	y.must(err)
+	want := []netip.Prefix{netip.MustParsePrefix("203.0.113.3/32"), netip.MustParsePrefix("203.0.113.2/32")}
+	if !slices.Equal(added, want) {
+		t.Errorf("added %v, want %v", added, want)
+	}
+	y.must(y.act(provisioner.ActPort))
+	if got := y.carried(o.MachineID); len(got) != 3 || slices.Contains(got, netip.MustParsePrefix("203.0.113.1/32")) {
+		t.Errorf("the edge carries %v", got)
+	}
+	again, err := y.AddAddresses(t.Context(), o.ID, 4, 2, "key")
+	if err != nil || !slices.Equal(again, want) {
+		t.Errorf("again: %v, %v", again, err)
+	}
+	s.by[""] = "" // strangers everywhere
+	if got, err := y.AddAddresses(t.Context(), o.ID, 4, 4, ""); machine.CodeOf(err) != machine.Exhausted || len(got) != 0 {
+		t.Errorf("added %v, %v", got, err)
+	}
+	if got := y.order(o.ID).Addresses; len(got) != 3 {
+		t.Errorf("the order has %v", got)
+	}
+}
