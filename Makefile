@@ -82,6 +82,9 @@ bench-go: ## the benchmarks of Go packages, five times each
 bench-bmc: ## poll 1,000 simulated BMCs from one process, and one beside ipmitool (five minutes)
 	BAREYARD_BENCH=1 go test -run '^TestBenchBMC$$' -count=1 -v -timeout 15m ./ipmi | grep -E '^(bmc|ratio|FAIL|panic|    [a-z])'
 
+bench-edge: ## an edge with 1 to 5,000 machines beside one rule for each, and 64 orders at once beside a plain lock (root)
+	BAREYARD_BENCH=1 go test -run '^TestBench(Edge|Allocation)$$' -count=1 -p 1 -v -timeout 15m ./network/linuxedge ./provisioner | grep -E '^(ratio|FAIL|panic|---|    .*_test.go|  [a-z])'
+
 bench-install: build lab-image ramdisk ## time whole installs on QEMU machines
 	BAREYARD_QEMU=1 BAREYARD_BENCH=1 go test -run '^TestBenchInstall$$' -count=1 -v -timeout $(E2E_TIMEOUT) ./lab | grep -E '^(install|floor|ratio|FAIL|panic|  [a-z])'
 

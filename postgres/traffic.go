@@ -62,6 +62,9 @@ func (db *DB) Rest(ctx context.Context, machineID, orderID string, now []network
 			if int64(bytes) < 0 {
 				bytes, doubt = 0, "it is more than any line carries"
 			}
+			if bytes == 0 && doubt == "" {
+				continue
+			}
 			_, err := tx.Exec(ctx, `INSERT INTO traffic_rest (order_id, machine_id, direction, epoch, bytes, took, at, doubt) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 				ON CONFLICT (order_id, machine_id, direction, epoch) DO UPDATE SET bytes = $5, took = $6, at = $7, doubt = $8`,
 				orderID, machineID, c.Direction, c.Epoch, int64(bytes), max(int64(took), 0), c.At, doubt)

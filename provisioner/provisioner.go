@@ -119,6 +119,8 @@ type Engine struct {
 	Doctor    Doctor           // the health of machines; used by Polled alone
 	Prober    Prober           // nil: nobody looks whether an address is used before it is given out
 	Tasks     network.Tasks    // for operators; nil: events and the log only
+	Outbox    Outbox           // these two are used by TellRegistry alone
+	Registry  Registry         // nil: none
 	Meter     Meter            // used by Account and TakeRound alone
 	Books     Books
 

@@ -134,8 +134,9 @@ func RestOf(before *network.Counter, now network.Counter) (bytes uint64, took ti
 	began := time.Unix(0, now.Epoch)
 	if before == nil || began.After(before.At) {
 		bytes, took, doubt = now.Bytes, now.At.Sub(began), now.Doubt
+	} else if took = now.At.Sub(before.At); now.Epoch == before.Epoch && now.Bytes == before.Bytes {
+		return 0, took, now.Doubt // nothing passed, however long that took
 	} else {
-		took = now.At.Sub(before.At)
 		bytes, doubt = now.Since(*before)
 	}
 	if took > billing.SampleLength {

@@ -31,6 +31,7 @@ type config struct {
 	BMC      bmcConfig        `yaml:"bmc"`
 
 	RDNS    rdnsConfig    `yaml:"rdns"`
+	NetBox  netboxConfig  `yaml:"netbox"`
 	Traffic trafficConfig `yaml:"traffic"`
 	Console consoleConfig `yaml:"console"`
 
@@ -98,6 +99,7 @@ func (c *config) fill(folder string) {
 	c.LogFormat = cmp.Or(c.LogFormat, "text")
 	c.Boot.fill(folder)
 	c.RDNS.fill(folder)
+	c.NetBox.fill(folder)
 	c.Traffic.SampleDays = cmp.Or(c.Traffic.SampleDays, 100)
 	c.Traffic.HourDays = cmp.Or(c.Traffic.HourDays, 800)
 	c.BMC.fill()
@@ -162,6 +164,9 @@ func (c *config) problem() (key, problem, hint string) {
 		return key, problem, hint
 	}
 	if key, problem, hint := c.RDNS.problem(); problem != "" {
+		return key, problem, hint
+	}
+	if key, problem, hint := c.NetBox.problem(); problem != "" {
 		return key, problem, hint
 	}
 	if key, problem, hint := c.Traffic.problem(); problem != "" {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/url"
+	"strings"
 )
 
 // rdnsConfig is the name server that answers for our addresses; without a url each name is a task for an operator.
@@ -34,6 +35,34 @@ func (r *rdnsConfig) problem() (key, problem, hint string) {
 	}
 	if r.KeyFile == "" {
 		return "rdns.key_file", "is missing", "name the file that holds the api-key of pdns.conf"
+	}
+	return "", "", ""
+}
+
+// netboxConfig is a NetBox that is told what becomes of addresses; without a url none is.
+type netboxConfig struct {
+	URL       string `yaml:"url"`        // without /api
+	TokenFile string `yaml:"token_file"` // holds an API token
+	Tag       string `yaml:"tag"`        // slug of the tag that marks what is ours
+}
+
+func (n *netboxConfig) fill(folder string) {
+	n.Tag = cmp.Or(n.Tag, "bareyard")
+	if n.TokenFile != "" {
+		n.TokenFile = absolute(folder, n.TokenFile)
+	}
+}
+
+func (n *netboxConfig) problem() (key, problem, hint string) {
+	switch {
+	case n.URL == "" && n.TokenFile != "":
+		return "netbox.url", "is missing", "give the address of NetBox, e.g. https://netbox.example.com"
+	case n.URL == "":
+		return "", "", ""
+	case !isWebURL(n.URL) || strings.HasSuffix(strings.TrimSuffix(n.URL, "/"), "/api"):
+		return "netbox.url", fmt.Sprintf("%q is no address of NetBox", n.URL), "write it as https://netbox.example.com, without /api"
+	case n.TokenFile == "":
+		return "netbox.token_file", "is missing", "name the file that holds an API token"
 	}
 	return "", "", ""
 }

@@ -27,6 +27,7 @@ type commands struct {
 	Serve   serveCommand   `cmd:"" help:"Run the server."`
 	RAMDisk ramdiskCommand `cmd:"" name:"ramdisk" help:"Build the RAM disk that machines network-boot."`
 	Edge    edgeCommand    `cmd:"" help:"Carry public addresses on a box of its own."`
+	NetBox  netboxCommand  `cmd:"" name:"netbox" help:"Take over what NetBox knows."`
 	Doctor  doctorCommand  `cmd:"" help:"Say what this machine lacks to run the server, and how to get it."`
 	Lab     labCommand     `cmd:"" help:"Run a virtual data centre on this machine."`
 	Version versionCommand `cmd:"" help:"Print the version."`

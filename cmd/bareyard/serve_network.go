@@ -14,6 +14,7 @@ import (
 	"github.com/bareyard/bareyard/machine"
 	"github.com/bareyard/bareyard/network"
 	"github.com/bareyard/bareyard/network/manual"
+	"github.com/bareyard/bareyard/network/netbox"
 	"github.com/bareyard/bareyard/network/powerdns"
 	"github.com/bareyard/bareyard/postgres"
 	"github.com/bareyard/bareyard/provisioner"
@@ -34,6 +35,13 @@ func joinNetwork(cfg config, db *postgres.DB, engine *provisioner.Engine, server
 	if edge, ok := engine.Edge.(network.Edge); ok {
 		engine.Prober = prober{edge}
 	}
+	if cfg.NetBox.URL != "" {
+		token, err := readSecret("netbox.token_file", cfg.NetBox.TokenFile)
+		if err != nil {
+			return err
+		}
+		engine.Outbox, engine.Registry = db, &netbox.Client{URL: strings.TrimSuffix(cfg.NetBox.URL, "/"), Token: token, Tag: cfg.NetBox.Tag}
+	}
 	if meter, ok := engine.Edge.(provisioner.Meter); ok {
 		engine.Meter = meter
 	}
@@ -52,6 +60,9 @@ func (p prober) Probe(ctx context.Context, site string, addrs []netip.Prefix) ([
 // runNetwork starts what keeps other systems as the database says.
 func runNetwork(ctx context.Context, group *errgroup.Group, cfg config, engine *provisioner.Engine) {
 	group.Go(func() error { return engine.TellNames(ctx, 2*time.Second) })
+	if engine.Registry != nil {
+		group.Go(func() error { return engine.TellRegistry(ctx, 2*time.Second, time.Hour) })
+	}
 	if engine.Meter != nil {
 		const day = 24 * time.Hour
 		keep := provisioner.Retention{Samples: time.Duration(cfg.Traffic.SampleDays) * day, Hours: time.Duration(cfg.Traffic.HourDays) * day}
