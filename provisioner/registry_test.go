@@ -59,6 +59,7 @@ func (y *yard) register(r *registry) {
 // somebody has deleted there is put back.
 func TestRegistryIsTold(t *testing.T) {
 	y := newYard(t)
+	y.Directory = y.db
 	r := &registry{has: map[netip.Prefix]network.Assignment{}}
 	o := y.active(1, func(q *provisioner.Request) { q.Addresses = 2 })
 	first := o.Addresses[0]
@@ -110,6 +111,7 @@ func TestRegistryIsTold(t *testing.T) {
 // is told after that.
 func TestRegistryOutlivesCrash(t *testing.T) {
 	y := newYard(t)
+	y.Directory = y.db
 	o := y.active(1, nil)
 	ctx := t.Context()
 	a, since, ok, err := y.db.NextTold(ctx)
@@ -135,6 +137,7 @@ func TestRegistryOutlivesCrash(t *testing.T) {
 // TestMovedAddressKeepsItsName: reverse DNS goes with an address to the project's other order, and is cleared when that releases it.
 func TestMovedAddressKeepsItsName(t *testing.T) {
 	y := newYard(t)
+	y.Directory = y.db
 	ctx := t.Context()
 	two := func(q *provisioner.Request) { q.Addresses = 2 }
 	a, b := y.active(1, two), y.active(2, nil)
