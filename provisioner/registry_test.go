@@ -168,4 +168,3 @@ func TestMovedAddressKeepsItsName(t *testing.T) {
 		t.Error("the name of an address that was released is not cleared")
 	}
 }
-
