@@ -6,6 +6,8 @@ import (
 	"flag"
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
@@ -38,6 +40,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"code": expectCode,
 			"hold": holdPort,
+			"host": hostFiles,
 			"sql":  runSQL,
 		},
 	})
@@ -80,6 +83,17 @@ func holdPort(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	ts.Defer(func() { l.Close() })
 	ts.Setenv(args[0], l.Addr().String())
+}
+
+// hostFiles serves a folder by HTTP until the script ends and puts its address into a variable: "host DIR URL". It stands in for servers
+// that are only read.
+func hostFiles(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: host DIR VARIABLE")
+	}
+	server := httptest.NewServer(http.FileServer(http.Dir(ts.MkAbs(args[0]))))
+	ts.Defer(server.Close)
+	ts.Setenv(args[1], server.URL)
 }
 
 // runSQL runs "sql FILE" in the database of the server whose data folder is data: what no command can bring about, because a machine
