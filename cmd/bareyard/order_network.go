@@ -74,12 +74,13 @@ func (o *orderAddressAdd) Run(ctx context.Context, t *terminal) error {
 type orderAddressRemove struct {
 	oneOrder
 	Address string `arg:"" help:"The address."`
+	Key     string `placeholder:"TEXT" help:"Idempotency key: the same again changes nothing."`
 }
 
 // Run takes an address off.
 func (o *orderAddressRemove) Run(ctx context.Context, t *terminal) error {
 	return o.call(ctx, func(ctx context.Context, c *client.Client) error {
-		x, err := c.RemoveAddress(ctx, o.Order, o.Address)
+		x, err := c.Keyed(o.Key).RemoveAddress(ctx, o.Order, o.Address)
 		if err != nil {
 			return err
 		}
@@ -91,12 +92,13 @@ type orderAddressMove struct {
 	oneOrder
 	Address string `arg:"" help:"The address."`
 	To      string `required:"" placeholder:"ORDER" help:"The order that gets it: active, of the same project, at the same site."`
+	Key     string `placeholder:"TEXT" help:"Idempotency key: the same again changes nothing."`
 }
 
 // Run moves an address.
 func (o *orderAddressMove) Run(ctx context.Context, t *terminal) error {
 	return o.call(ctx, func(ctx context.Context, c *client.Client) error {
-		x, err := c.MoveAddress(ctx, o.Order, o.Address, o.To)
+		x, err := c.Keyed(o.Key).MoveAddress(ctx, o.Order, o.Address, o.To)
 		if err != nil {
 			return err
 		}
@@ -240,12 +242,13 @@ type orderLimit struct {
 	oneOrder
 	Rate   int    `default:"1" placeholder:"MBIT" help:"Mbit/s each way (default: 1)."`
 	Reason string `placeholder:"TEXT" help:"Why; the customer sees it."`
+	Key    string `placeholder:"TEXT" help:"Idempotency key: the same again changes nothing."`
 }
 
 // Run limits an order.
 func (o *orderLimit) Run(ctx context.Context, t *terminal) error {
 	return o.call(ctx, func(ctx context.Context, c *client.Client) error {
-		x, err := c.Limit(ctx, o.Order, o.Rate, o.Reason)
+		x, err := c.Keyed(o.Key).Limit(ctx, o.Order, o.Rate, o.Reason)
 		if err != nil {
 			return err
 		}
@@ -264,12 +267,13 @@ type orderBlackhole struct {
 	oneOrder
 	For    time.Duration `required:"" placeholder:"TIME" help:"For how long, e.g. 2h."`
 	Reason string        `placeholder:"TEXT" help:"Why; the customer sees it."`
+	Key    string        `placeholder:"TEXT" help:"Idempotency key: the same again changes nothing."`
 }
 
 // Run null-routes an order.
 func (o *orderBlackhole) Run(ctx context.Context, t *terminal) error {
 	return o.call(ctx, func(ctx context.Context, c *client.Client) error {
-		x, err := c.Blackhole(ctx, o.Order, o.For, o.Reason)
+		x, err := c.Keyed(o.Key).Blackhole(ctx, o.Order, o.For, o.Reason)
 		if err != nil {
 			return err
 		}
