@@ -41,6 +41,13 @@ func newFake(t *testing.T, v4 bool) (*fake, *netbox.Client) {
 	return f, &netbox.Client{URL: server.URL, Token: token, Pause: time.Millisecond}
 }
 
+// fail sets how the next requests are answered.
+func (f *fake) fail(trouble ...int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.trouble = trouble
+}
+
 // have puts an object in and returns its id.
 func (f *fake) have(path string, o map[string]any) int {
 	f.mu.Lock()

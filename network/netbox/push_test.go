@@ -108,7 +108,7 @@ func TestPushTrouble(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, client := newFake(t, true)
-			f.trouble = c.trouble
+			f.fail(c.trouble...)
 			err := client.Push(t.Context(), held("203.0.113.7/32"))
 			if (err != nil) != c.fails || err != nil && machine.CodeOf(err) != machine.Unavailable {
 				t.Errorf("push: %v", err)
@@ -116,7 +116,7 @@ func TestPushTrouble(t *testing.T) {
 			if err != nil && strings.Contains(err.Error(), token) {
 				t.Errorf("the token is in the error: %v", err)
 			}
-			f.trouble = nil
+			f.fail()
 			push(t, client, held("203.0.113.7/32"))
 			check(t, f.brief(addresses), "203.0.113.7/32<nil> active gpu1.example.com <nil> [bareyard]")
 		})
