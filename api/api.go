@@ -81,6 +81,10 @@ type Server struct {
 	Books     Books
 	Reports   Reports
 	Cards     Cards
+
+	Acceptances        Acceptances
+	AcceptanceDefaults AcceptanceDefaults
+
 	Store     *images.Store
 	Engine    *provisioner.Engine
 	Validator string // path of the bareyard-validate that installed machines fetch
@@ -112,6 +116,7 @@ func (s *Server) Handler() http.Handler {
 	s.trafficRoutes(api)
 	s.eventRoutes(api)
 	s.tokenRoutes(api)
+	s.acceptanceRoutes(api)
 	s.edgeRoutes(api)
 	s.reportRoutes(api, mux)
 	s.validationRoutes(api)

@@ -70,7 +70,7 @@ type bmc struct {
 // startBMC starts the BMC of a machine at its address. It runs on a thread inside the namespace, so that a process which it
 // starts is there too.
 func (l *Lab) startBMC(ctx context.Context, m host) (*bmc, error) {
-	password, err := keptPassword(filepath.Join(m.self().dir, "bmc-password"))
+	password, err := keptPassword(passwordFile(m), m.self().Password)
 	if err != nil {
 		return nil, err
 	}
@@ -99,8 +99,19 @@ func (l *Lab) startBMC(ctx context.Context, m host) (*bmc, error) {
 	return b, nil
 }
 
+func passwordFile(m host) string { return filepath.Join(m.self().dir, "bmc-password") }
+
 func (l *Lab) simulator(m host, b *bmc) (simulator, error) {
 	p := m.self()
+	// The server changes it when a machine comes back; the BMC has it still when the lab is started again.
+	changed := func(user, password string) {
+		if user != bmcUser {
+			return
+		}
+		if err := os.WriteFile(passwordFile(m), []byte(password+"\n"), 0o600); err != nil {
+			l.log.Error("password of a BMC not kept", "machine", p.Name, "err", err)
+		}
+	}
 	addr := func(port uint16) string { return netip.AddrPortFrom(p.bmcAddr, port).String() }
 	log := l.log.With("machine", p.Name)
 	switch p.BMC {
@@ -114,6 +125,7 @@ func (l *Lab) simulator(m host, b *bmc) (simulator, error) {
 		}
 		web := &bmctest.Redfish{Addr: addr(443), TLS: true, Vendor: p.Vendor, Certificate: cert, User: bmcUser, Password: b.password, Chassis: m.chassis(), Board: board, Faults: b.faults, Log: log,
 			OnPassword: func(user, password string) {
+				changed(user, password)
 				if err := console.SetPassword(user, password); err != nil {
 					log.Error("password not carried over to IPMI", "err", err)
 				}
@@ -129,7 +141,7 @@ func (l *Lab) simulator(m host, b *bmc) (simulator, error) {
 		}
 		return &bmctest.OpenIPMI{Addr: addr(623), User: bmcUser, Password: b.password, Chassis: m.chassis(), Faults: b.faults, Log: log, Dir: dir, Start: l.startInBMCs, Console: m.tty().open}, nil
 	default:
-		sim := &bmctest.IPMI{Addr: addr(623), User: bmcUser, Password: b.password, Chassis: m.chassis(), Faults: b.faults, Log: log, Console: m.tty().open}
+		sim := &bmctest.IPMI{Addr: addr(623), User: bmcUser, Password: b.password, Chassis: m.chassis(), Faults: b.faults, Log: log, Console: m.tty().open, OnPassword: changed}
 		if p.InBand {
 			if err := inBand(sim, p); err != nil {
 				return nil, err

@@ -60,6 +60,7 @@ type MachineConfig struct {
 	InBand     bool             // its own system reaches its BMC, which is ipmi; QEMU; false
 	Media      bool             // simulated, redfish: its record says that it boots from virtual media; false
 	NoPXE      bool             // simulated: nothing boots from the network; false
+	Password   string           // of its BMC when it is first made; a random one
 	Unknown    bool             // not among the machines that Stock tells the server of: it is to be discovered; false
 	BootTime   time.Duration    // simulated: from power on to the first packet; 0
 	WriteTime  time.Duration    // simulated: how long an image takes to write; 0

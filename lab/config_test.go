@@ -163,7 +163,7 @@ func TestReorder(t *testing.T) {
 func TestKeptIdentity(t *testing.T) {
 	dir := t.TempDir()
 	for name, keep := range map[string]func() (string, error){
-		"password": func() (string, error) { return keptPassword(filepath.Join(dir, "password")) },
+		"password": func() (string, error) { return keptPassword(filepath.Join(dir, "password"), "") },
 		"certificate": func() (string, error) {
 			c, err := keptCertificate(filepath.Join(dir, "cert"), Controller)
 			if err != nil {

@@ -24,8 +24,11 @@ import (
 // still knows them when the lab comes up again.
 
 // keptPassword returns the password in a file, and makes one up where there is none.
-func keptPassword(path string) (string, error) {
+func keptPassword(path, first string) (string, error) {
 	b, err := kept(path, func() ([]byte, error) {
+		if first != "" {
+			return []byte(first + "\n"), nil
+		}
 		raw := make([]byte, 8) // 16 characters; IPMI takes no more than 20
 		rand.Read(raw)
 		return []byte(hex.EncodeToString(raw) + "\n"), nil

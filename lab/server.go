@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -99,6 +100,9 @@ func serverConfig(c Config) ([]byte, error) {
 	}
 	if c.Server.Disc != "" {
 		boot["media_listen"], boot["media_iso"] = netip.AddrPortFrom(bmcUplink.Addr(), discPort).String(), c.Server.Disc
+	}
+	if slices.ContainsFunc(c.Machines, func(m MachineConfig) bool { return m.BMC == OpenIPMI }) {
+		settings["bmc"] = map[string]any{"keep_password": true} // ipmi_sim is made anew, with its first password, when the lab is started again
 	}
 	for k, v := range c.Server.Extra {
 		settings[k] = v

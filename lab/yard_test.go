@@ -92,12 +92,8 @@ func newYardWith(t *testing.T, suffix string, with func(*ServerConfig), change f
 		machines[i].Simulated = true
 		discovery = discovery || machines[i].Unknown
 	}
-	record := ""
-	if t.Name() == "TestConsole" { // elsewhere servers are killed so often that their sessions would fill the BMCs
-		record = "1MiB"
-	}
 	nothing := os.Args[0] // a simulated machine loads no kernel
-	server := &ServerConfig{Binary: binary, Kernel: nothing, RAMDisk: nothing, Validator: nothing, Record: record, Discovery: discovery, Restart: 10 * time.Millisecond,
+	server := &ServerConfig{Binary: binary, Kernel: nothing, RAMDisk: nothing, Validator: nothing, Discovery: discovery, Restart: 10 * time.Millisecond,
 		Env: []string{"BAREYARD_CRASH_FILE=" + filepath.Join(dir, crashFile)}}
 	if with != nil {
 		with(server)
@@ -268,18 +264,35 @@ func (y *yard) ask(ctx context.Context, n *int, query string, args ...any) error
 	return conn.QueryRow(ctx, query, args...).Scan(n)
 }
 
-// database connects to the server's own PostgreSQL, whose socket is in the fifth line of its pid file.
+// database connects to the server's own PostgreSQL.
 func (y *yard) database(ctx context.Context) (*pgx.Conn, error) {
-	pid, err := os.ReadFile(filepath.Join(y.cfg.Dir, "server", "postgres", "data", "postmaster.pid"))
+	u, err := y.databaseAt()
 	if err != nil {
 		return nil, err
 	}
+	return pgx.Connect(ctx, u)
+}
+
+// databaseURL is where the server's own PostgreSQL is.
+func (y *yard) databaseURL() string {
+	y.t.Helper()
+	u, err := y.databaseAt()
+	y.must(err)
+	return u
+}
+
+// databaseAt reads its socket, which is in the fifth line of its pid file.
+func (y *yard) databaseAt() (string, error) {
+	pid, err := os.ReadFile(filepath.Join(y.cfg.Dir, "server", "postgres", "data", "postmaster.pid"))
+	if err != nil {
+		return "", err
+	}
 	lines := strings.Split(string(pid), "\n")
 	if len(lines) < 5 {
-		return nil, errors.New("no socket in postmaster.pid yet")
+		return "", errors.New("no socket in postmaster.pid yet")
 	}
 	u := url.URL{Scheme: "postgres", Path: "/bareyard", RawQuery: url.Values{"host": {lines[4]}, "user": {"bareyard"}, "sslmode": {"disable"}}.Encode()}
-	return pgx.Connect(ctx, u.String())
+	return u.String(), nil
 }
 
 // unsynced makes the database quick: it must survive its server here, not the box.

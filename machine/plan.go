@@ -34,6 +34,7 @@ const (
 
 	StepAskBMC   StepName = "ask-bmc"    // BMC: where its log ends, firmware, power supplies, fans
 	StepAccept   StepName = "acceptance" // the installed OS tries its machine, in stages
+	StepVerdict  StepName = "verdict"    // the report and what the BMC has seen meanwhile
 	StepJudge    StepName = "judge"      // the BMC is asked too; the report is judged by all that is known, signed and kept
 	StepDiscover StepName = "discover"   // of no job: what a machine is made of that nobody has enrolled
 )
@@ -107,7 +108,7 @@ func Plan(kind JobKind) []Step {
 		plan = append(append(plan, look), install[1:7]...) // from the wipe up to the first boot
 		return append(plan,
 			Step{Name: StepAccept, Actor: InstalledOS, Deadline: 96 * time.Hour, Quiet: 2 * time.Minute}, // the run's own plan shortens it
-			Step{Name: StepJudge, Actor: Controller, Deadline: 5 * time.Minute, Tries: 3},
+			Step{Name: StepVerdict, Actor: Controller, Deadline: 5 * time.Minute, Tries: 3},
 			shutDown, release)
 	case ExamineJob:
 		return append(append([]Step{isolate}, boot...), examine, judge, shutDown, release)

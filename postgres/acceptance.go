@@ -251,8 +251,8 @@ func (db *DB) runs(ctx context.Context, state machine.RunState, most int) ([]mac
 	return list, nil
 }
 
-// RunReport returns the signed report of a run, nil while there is none.
-func (db *DB) RunReport(ctx context.Context, id string) (signed []byte, err error) {
+// SignedReport implements provisioner.Acceptances.
+func (db *DB) SignedReport(ctx context.Context, id string) (signed []byte, err error) {
 	err = db.pool.QueryRow(ctx, `SELECT report FROM acceptance_run WHERE id = $1`, id).Scan(&signed)
 	if isNoRows(err) {
 		return nil, noRun(id)

@@ -23,6 +23,8 @@ type Acceptances interface {
 	OpenRuns(ctx context.Context) ([]machine.AcceptanceRun, error)
 	// TrialReports returns the validation reports of a run's machines by machine.
 	TrialReports(ctx context.Context, id string) (map[string]json.RawMessage, error)
+	// SignedReport returns the report of a run, nil while it is not over.
+	SignedReport(ctx context.Context, id string) ([]byte, error)
 	// Racked lists every machine.
 	Racked(ctx context.Context) ([]machine.Machine, error)
 	// OneTender calls fn unless another server is at it.

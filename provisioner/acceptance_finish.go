@@ -1,7 +1,9 @@
 package provisioner
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -43,6 +45,9 @@ func (e *Engine) finishRun(ctx context.Context, run machine.AcceptanceRun) error
 		doc, err := e.document(ctx, r)
 		if err != nil {
 			return nil, err
+		}
+		if len(e.RunKey) == 0 {
+			return json.Marshal(doc)
 		}
 		return document.SignRun(doc, e.RunKey)
 	})
@@ -119,11 +124,27 @@ func (e *Engine) document(ctx context.Context, run machine.AcceptanceRun) (docum
 	return document.NewRun(run, members), nil
 }
 
-// RunDocument is the report of a run as it stands now, finished or not.
-func (e *Engine) RunDocument(ctx context.Context, id string) (document.Run, error) {
+// RunReport is the report of a run: form "" is JSON, signed once the run is over; ".html" a page, ".xml" JUnit.
+func (e *Engine) RunReport(ctx context.Context, id, form string) ([]byte, error) {
 	run, err := e.Acceptances.Run(ctx, id)
 	if err != nil {
-		return document.Run{}, err
+		return nil, err
 	}
-	return e.document(ctx, run)
+	if signed, err := e.Acceptances.SignedReport(ctx, id); err != nil || form == "" && len(signed) > 0 {
+		return signed, err
+	}
+	doc, err := e.document(ctx, run)
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	switch form {
+	case "":
+		err = json.NewEncoder(&out).Encode(doc)
+	case ".html":
+		err = document.RunHTML(&out, doc)
+	case ".xml":
+		err = document.RunJUnit(&out, doc)
+	}
+	return out.Bytes(), err
 }

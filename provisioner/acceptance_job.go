@@ -60,7 +60,7 @@ func (e *Engine) askBMC(ctx context.Context, m machine.Machine, j machine.Job) (
 				return err
 			}
 			h.cursor, h.facts.Full = page.Cursor, page.Full
-			if j.Step == machine.StepJudge {
+			if j.Step == machine.StepVerdict {
 				h.facts.Events = append(h.facts.Events, logged(page.Events, j.Started)...)
 			}
 			if !page.More {
@@ -234,7 +234,7 @@ func (e *Engine) failTrial(w *Work) error {
 		return nil
 	}
 	ev := machine.TrialLeave // nobody knows whether the machine is good
-	if w.Job.Step == machine.StepJudge {
+	if w.Job.Step == machine.StepVerdict {
 		for _, f := range w.Trial.Findings {
 			if f.Level == string(accelerator.Fail) {
 				ev = machine.TrialFail

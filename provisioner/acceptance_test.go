@@ -226,7 +226,7 @@ func TestAcceptanceRun(t *testing.T) {
 	}
 
 	// What is signed names every machine and every card, and no bit of it can be changed.
-	signed, err := y.db.RunReport(t.Context(), run.ID)
+	signed, err := y.db.SignedReport(t.Context(), run.ID)
 	y.must(err)
 	doc, err := document.VerifyRun(signed, y.RunKey.Public().(ed25519.PublicKey))
 	if err != nil || doc.Passed != 2 || doc.Failed != 3 || len(doc.Machines) != 5 || len(doc.Machines[0].Cards) != 2 || len(doc.Firmware) != 2 {

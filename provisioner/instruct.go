@@ -13,7 +13,7 @@ import (
 func (e *Engine) instruct(w *Work, role Role) (machine.Instruction, error) {
 	step, pos, _ := e.step(w.Job.Kind, w.Job.Step)
 	if roleOf(step.Actor) != role {
-		if role == OSRole && (w.Job.Step == machine.StepBaseline || w.Job.Step == machine.StepHandOver || w.Job.Step == machine.StepJudge) {
+		if role == OSRole && (w.Job.Step == machine.StepBaseline || w.Job.Step == machine.StepHandOver || w.Job.Step == machine.StepVerdict) {
 			return machine.Instruction{Do: machine.DoFinish}, nil
 		}
 		_, mine, _ := e.step(w.Job.Kind, machine.StepFirstBoot)

@@ -337,11 +337,11 @@ func (e *Engine) Return(ctx context.Context, machineID string) error {
 // Move applies an event that an operator decides alone (park, unpark, retire, admit, quarantine) with his reason.
 func (e *Engine) Move(ctx context.Context, machineID string, ev machine.Event, reason string) error {
 	return e.Store.OnMachine(ctx, machineID, func(w *Work) error {
-		if w.Job != nil {
-			return &machine.Error{Code: machine.Conflict, Message: fmt.Sprintf("a %s job is under way on machine %s", w.Job.Kind, w.Machine.Name), Hint: "cancel the order or wait"}
-		}
 		if ev == machine.Admit && w.Machine.State == machine.Accepting {
 			return &machine.Error{Code: machine.Conflict, Message: fmt.Sprintf("machine %s is in an acceptance run", w.Machine.Name), Hint: "what has passed is admitted, through a wipe, with `bareyard acceptance admit`"}
+		}
+		if w.Job != nil {
+			return &machine.Error{Code: machine.Conflict, Message: fmt.Sprintf("a %s job is under way on machine %s", w.Job.Kind, w.Machine.Name), Hint: "cancel the order or wait"}
 		}
 		held := w.Order != nil && (w.Order.State == machine.OrderActive || w.Order.State == machine.OrderExpired)
 		if ev == machine.Retire && held {

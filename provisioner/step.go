@@ -72,7 +72,7 @@ func (e *Engine) actStep(ctx context.Context, a Action) error {
 	var told *heard
 	var found *Kept
 	var failure error
-	if j.Kind == machine.AcceptanceJob && (j.Step == machine.StepAskBMC || j.Step == machine.StepJudge) {
+	if j.Step == machine.StepAskBMC || j.Step == machine.StepVerdict {
 		told, failure = e.consult(work, m, j)
 	} else if j.Step == machine.StepJudge {
 		found, failure = e.rule(work, m, j)
@@ -115,6 +115,9 @@ func (e *Engine) failTry(ctx context.Context, w *Work, failure error) error {
 		err := e.failAttempt(ctx, w, true, failure.Error())
 		w.Machine.Reason = clip(fmt.Sprintf("%s: %s", w.Machine.Reason, changed.detail())) // the order's events, which its customer reads, have only how many
 		return err
+	}
+	if step.Name == machine.StepRotate && (errors.Is(failure, ipmi.ErrLied) || errors.Is(failure, ipmi.ErrPassword)) {
+		return e.failAttempt(ctx, w, true, failure.Error()) // each try is a failed login on the way to a lock-out
 	}
 	if errors.Is(failure, ipmi.ErrCredentials) || errors.Is(failure, ipmi.ErrLocked) || untrusted(failure) {
 		return e.failAttempt(ctx, w, true, failure.Error()) // trying again locks the BMC's account, or calls a stranger

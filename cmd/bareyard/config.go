@@ -30,6 +30,8 @@ type config struct {
 	Switches []switchConfig   `yaml:"switches"` // to which machines are wired
 	BMC      bmcConfig        `yaml:"bmc"`
 
+	Acceptance acceptanceConfig `yaml:"acceptance"` // how new hardware is tried
+
 	RDNS    rdnsConfig    `yaml:"rdns"`
 	NetBox  netboxConfig  `yaml:"netbox"`
 	Traffic trafficConfig `yaml:"traffic"`
@@ -98,6 +100,7 @@ func (c *config) fill(folder string) {
 	c.LogLevel = cmp.Or(c.LogLevel, "info")
 	c.LogFormat = cmp.Or(c.LogFormat, "text")
 	c.Boot.fill(folder)
+	c.Acceptance.fill()
 	c.RDNS.fill(folder)
 	c.NetBox.fill(folder)
 	c.Traffic.SampleDays = cmp.Or(c.Traffic.SampleDays, 100)

@@ -48,7 +48,9 @@ func (s *size) UnmarshalText(text []byte) error {
 func (c *consoleConfig) fill() {
 	c.Customers = cmp.Or(c.Customers, api.MayType)
 	c.Keep = cmp.Or(c.Keep, duration(30*24*time.Hour))
-	c.Record.Given = true
+	if !c.Record.Given {
+		c.Record = size{Bytes: 1 << 20, Given: true}
+	}
 }
 
 func (c *consoleConfig) problem() (key, problem, hint string) {

@@ -19,6 +19,9 @@ type commands struct {
 	Line    lineCommand    `cmd:"" help:"Carriers and their public addresses."`
 	Address addressCommand `cmd:"" help:"Public addresses: who has them, and who had them."`
 	Job     jobCommand     `cmd:"" help:"Work on machines."`
+
+	Acceptance acceptanceCommand `cmd:"" help:"Try new hardware for hours, and take what passes into stock."`
+
 	Task    taskCommand    `cmd:"" help:"Work that waits for a person."`
 	Report  reportCommand  `cmd:"" help:"Reports of validations: show, save, verify."`
 	Card    cardCommand    `cmd:"" help:"Single cards: where they are, and where they were."`

@@ -194,6 +194,8 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 		return err
 	}
 	server.Pools, server.Addresses, server.Ledger = db, db, db
+	engine.Facts, engine.Acceptances, server.Acceptances = bmcs, db, db
+	cfg.Acceptance.join(engine, server)
 	hub, recorder := newConsoles(cfg, engine, db, node, log)
 	server.Desk = api.Desk{BMCs: db, Health: db, Consoles: hub, Records: db, CustomersMay: cfg.Console.Customers}
 	metrics := prometheus.NewRegistry()

@@ -116,6 +116,7 @@ func describe(j machine.Job) string {
 		machine.StepWipe: "clearing the disks", machine.StepWrite: "writing the image", machine.StepVerify: "reading the image back", machine.StepConfigure: "configuring the system",
 		machine.StepBootDisk: "booting from disk", machine.StepFirstBoot: "first boot of the system", machine.StepNetwork: "programming address and bandwidth",
 		machine.StepValidate: "validating the accelerators", machine.StepJudge: "judging the validation", machine.StepExamine: "looking at cards and disks", machine.StepHandOver: "handing over", machine.StepEraseAll: "erasing every disk", machine.StepProve: "proving the erasure",
+		machine.StepAskBMC: "asking the BMC", machine.StepAccept: "trying the machine", machine.StepVerdict: "judging the machine",
 		machine.StepShutDown: "powering off", machine.StepRelease: "returning to stock",
 		machine.StepInBand: "trying the machine's own way to its BMC", machine.StepBaseline: "recording the BMC's settings",
 		machine.StepCompare: "comparing the BMC with what it was at hand-over", machine.StepRotate: "changing the BMC's password",

@@ -36,7 +36,9 @@ type IPMI struct {
 	Console func(ctx context.Context) (io.ReadWriteCloser, error)
 	// InBand is where the host's own interface to the BMC connects, as QEMU's ipmi-bmc-extern does; nil is a host without one. Run closes it.
 	InBand net.Listener
-	Now    func() time.Time // the clock of the 60 s after which boot flags expire; nil is the real one
+	// OnPassword is told of each new password of an account that came by IPMI, before the answer.
+	OnPassword func(user, password string)
+	Now        func() time.Time // the clock of the 60 s after which boot flags expire; nil is the real one
 
 	once  sync.Once
 	err   error

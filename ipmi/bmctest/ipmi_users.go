@@ -3,6 +3,7 @@ package bmctest
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"github.com/bougou/go-ipmi/pkg/bmc"
 	"github.com/bougou/go-ipmi/pkg/handlers"
@@ -32,7 +33,13 @@ func (b *IPMI) registerUsers(reg, plain *handlers.Registry) {
 				clear(req[2+fault.CutPassword:])
 			}
 		}
-		return plain.Dispatch(ctx, h, uint8(types.CommandSetUserPassword.NetFn), types.CommandSetUserPassword.ID, req)
+		data, code, err := plain.Dispatch(ctx, h, uint8(types.CommandSetUserPassword.NetFn), types.CommandSetUserPassword.ID, req)
+		if err == nil && code == types.CodeOK && b.OnPassword != nil && len(req) > 2 && req[1]&3 == passwordSet {
+			if u, err := b.bmc.Users.Get(req[0] & 0x3f); err == nil {
+				b.OnPassword(u.Name, strings.TrimRight(string(req[2:]), "\x00"))
+			}
+		}
+		return data, code, err
 	})
 }
 
