@@ -56,6 +56,7 @@ type Facts struct {
 	// What a plan with a load adds. The fields above are then as they were after it.
 	Plan      Plan        `json:"plan,omitempty"`
 	Stages    []Stage     `json:"stages,omitempty"`  // of an acceptance that were gone through
+	Overrun   Stage       `json:"overrun,omitempty"` // that did not end in its time
 	Seconds   float64     `json:"seconds,omitempty"` // of load
 	Asked     float64     `json:"asked,omitempty"`   // seconds of load that were asked for
 	Before    *Snapshot   `json:"before,omitempty"`

@@ -444,6 +444,9 @@ func (j *judge) stages() Check {
 	if j.facts.Asked > 0 && j.facts.Seconds < workedEnough*j.facts.Asked {
 		c.add("", finding{Skip, ActNone, fmt.Sprintf("%.0f of %.0f seconds of load", j.facts.Seconds, j.facts.Asked)})
 	}
+	if o := j.facts.Overrun; o != "" {
+		c.add("", failed(ActReboot, fmt.Sprintf("%s did not end in its time", o)))
+	}
 	if c.Outcome != Pass {
 		c.Advice = "mend what blocks and run the acceptance again"
 	}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/bareyard/bareyard/accelerator"
 	"github.com/bareyard/bareyard/ipmi"
 	"github.com/bareyard/bareyard/ipmi/bmctest"
 	"github.com/bareyard/bareyard/machine"
@@ -52,10 +53,13 @@ type content struct {
 
 // Trouble is what goes wrong on a simulated machine. The zero value is a good day.
 type Trouble struct {
-	FailWrites int              // this many further writes fail half-way
-	LostCards  int              // cards that have fallen off the bus since the agent looked
-	MuteAt     machine.StepName // the agent that comes to this step hangs there, cut off from the network; once
-	Undead     bool             // and lives on when the BMC takes the power, until Reconnect: a BMC that lies
+	FailWrites  int               // this many further writes fail half-way
+	LostCards   int               // cards that have fallen off the bus since the agent looked
+	MuteAt      machine.StepName  // the agent that comes to this step hangs there, cut off from the network; once
+	WrongMemory int               // the card, counted from 1, whose memory reads back something else when the machine is tried
+	LoseCard    int               // the card that falls off the bus under stress
+	HangAt      accelerator.Stage // the stage of an acceptance in the middle of which the system hangs
+	Undead      bool              // and lives on when the BMC takes the power, until Reconnect: a BMC that lies
 }
 
 // life is one time between power on and power off.

@@ -214,6 +214,13 @@ func (s *Simulated) runOS(l *life) error {
 			s.disk.phoned = true
 			s.mu.Unlock()
 			return nil
+		case err == nil && in.Do == machine.DoStep && in.Step == machine.StepAccept:
+			result, err := s.try(l, client, boot.Server, token, in)
+			if err != nil {
+				return err
+			}
+			report = machine.Report{Step: in.Step, Phase: machine.Done, Result: result}
+			continue
 		case err == nil && in.Do == machine.DoStep:
 			report = machine.Report{Step: in.Step, Phase: machine.Done, Result: s.validate(in)}
 			continue

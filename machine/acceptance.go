@@ -180,6 +180,7 @@ type AcceptancePlan struct {
 	Validation  StagePlan `json:"validation,omitzero"`
 	Performance StagePlan `json:"performance,omitzero"`
 	Stress      StagePlan `json:"stress,omitzero"`
+	Silence     Span      `json:"silence,omitempty"` // of a machine that is being tried, after which it counts as hung
 }
 
 // StagePlan is one stage of an AcceptancePlan.
@@ -209,6 +210,7 @@ func (p AcceptancePlan) Filled() AcceptancePlan {
 	fill(&p.Validation, 30*time.Second, 45*time.Minute) // a vendor's own tool needs most of it
 	fill(&p.Performance, 0, 3*time.Hour)
 	fill(&p.Stress, 4*time.Hour, 0)
+	p.Silence = cmp.Or(p.Silence, Span(2*time.Minute))
 	p.Stress.Limit = cmp.Or(p.Stress.Limit, p.Stress.Load+Span(3*time.Hour))
 	return p
 }
@@ -234,6 +236,9 @@ func (p AcceptancePlan) Check() error {
 		case limit < load:
 			return bad("limit", "it is given up after %v and loads for %v", limit, load)
 		}
+	}
+	if s := time.Duration(p.Silence); s < time.Second || s > time.Hour {
+		return &Error{Code: Invalid, Field: "plan.silence", Message: fmt.Sprintf("a silence of %v is not between 1s and 1h", s), Hint: "validators speak every 10s; leave them 2m"}
 	}
 	return nil
 }

@@ -99,6 +99,7 @@ func TestAcceptancePlan(t *testing.T) {
 		"plan.validation.load":   func(p *machine.AcceptancePlan) { p.Validation.Load = 1 },
 		"plan.performance.limit": func(p *machine.AcceptancePlan) { p.Performance.Limit = machine.Span(31 * time.Hour) },
 		"plan.stress.load":       func(p *machine.AcceptancePlan) { p.Stress.Load = machine.Span(25 * time.Hour) },
+		"plan.silence":           func(p *machine.AcceptancePlan) { p.Silence = 1 },
 		"plan.stress.limit":      func(p *machine.AcceptancePlan) { p.Stress.Limit = machine.Span(time.Minute) },
 	} {
 		p := machine.HourlyPlan(4)

@@ -46,10 +46,10 @@ func (e *Engine) finishRun(ctx context.Context, run machine.AcceptanceRun) error
 		if err != nil {
 			return nil, err
 		}
-		if len(e.RunKey) == 0 {
+		if len(e.ReportKey) == 0 {
 			return json.Marshal(doc)
 		}
-		return document.SignRun(doc, e.RunKey)
+		return document.SignRun(doc, e.ReportKey)
 	})
 }
 

@@ -28,6 +28,14 @@ func deadline(j *machine.Job, step machine.Step) time.Duration {
 	return step.Deadline
 }
 
+// silence is how long the actor of a step may be silent; zero is until the deadline.
+func silence(j *machine.Job, step machine.Step) time.Duration {
+	if step.Name == machine.StepAccept && j.Acceptance != nil && j.Acceptance.Plan.Silence > 0 {
+		return time.Duration(j.Acceptance.Plan.Silence)
+	}
+	return step.Quiet
+}
+
 // heard is what the BMC told in a step of an acceptance job.
 type heard struct {
 	cursor string

@@ -64,7 +64,7 @@ func newAcceptance(t *testing.T, machines int) (*yard, *yardBMC, []machine.Machi
 	y.Facts, y.Acceptances = b, y.db
 	_, key, err := ed25519.GenerateKey(nil)
 	y.must(err)
-	y.RunKey = key
+	y.ReportKey = key
 	y.must(y.db.PutImage(t.Context(), machine.Image{Name: "acceptance", Digest: strings.Repeat("cd", 32), Size: 800 << 20, DefaultUser: "root", BIOS: true, UEFI: true, Driver: true}))
 	var list []machine.Machine
 	for i := range machines {
@@ -228,11 +228,11 @@ func TestAcceptanceRun(t *testing.T) {
 	// What is signed names every machine and every card, and no bit of it can be changed.
 	signed, err := y.db.SignedReport(t.Context(), run.ID)
 	y.must(err)
-	doc, err := document.VerifyRun(signed, y.RunKey.Public().(ed25519.PublicKey))
+	doc, err := document.VerifyRun(signed, y.ReportKey.Public().(ed25519.PublicKey))
 	if err != nil || doc.Passed != 2 || doc.Failed != 3 || len(doc.Machines) != 5 || len(doc.Machines[0].Cards) != 2 || len(doc.Firmware) != 2 {
 		t.Errorf("signed report: %v, %d passed, %d failed, firmware %+v", err, doc.Passed, doc.Failed, doc.Firmware)
 	}
-	if _, err := document.VerifyRun([]byte(strings.Replace(string(signed), `"failed":3`, `"failed":0`, 1)), y.RunKey.Public().(ed25519.PublicKey)); err == nil {
+	if _, err := document.VerifyRun([]byte(strings.Replace(string(signed), `"failed":3`, `"failed":0`, 1)), y.ReportKey.Public().(ed25519.PublicKey)); err == nil {
 		t.Error("a report that was changed verifies")
 	}
 	// What has passed is wiped, and then in stock.

@@ -58,7 +58,7 @@ func (e *Engine) schedule(w *Work, step machine.Step, after time.Duration) {
 	j := w.Job
 	j.Turn++
 	j.Due = j.StepAt.Add(deadline(j, step))
-	quiet := step.Quiet
+	quiet := silence(j, step)
 	if step.Actor == machine.Controller {
 		quiet = after + e.lease()
 		w.Actions = append(w.Actions, Action{Kind: ActStep, MachineID: w.Machine.ID, JobID: j.ID, Turn: j.Turn, After: after})
@@ -76,7 +76,8 @@ func (e *Engine) seen(w *Work) {
 	step, _, _ := e.step(w.Job.Kind, w.Job.Step)
 	w.Job.SeenAt = w.Now
 	w.Job.Due = w.Job.StepAt.Add(deadline(w.Job, step))
-	if q := w.Now.Add(step.Quiet); step.Quiet > 0 && q.Before(w.Job.Due) {
+	if quiet := silence(w.Job, step); quiet > 0 && w.Now.Add(quiet).Before(w.Job.Due) {
+		q := w.Now.Add(quiet)
 		w.Job.Due = q
 	}
 }

@@ -98,7 +98,6 @@ type Engine struct {
 	Facts            BMCFacts    // nil: acceptance does not know what BMCs saw, and is incomplete
 	Acceptances      Acceptances // nil: there are no acceptance runs
 	AcceptanceConfig AcceptanceConfig
-	RunKey           ed25519.PrivateKey // signs the reports of runs; nil: they are not signed
 
 	// Validation. Without Reports a report decides and is not kept; without Sensors the BMC is not asked for it.
 	Reports    Reports

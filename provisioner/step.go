@@ -72,7 +72,7 @@ func (e *Engine) actStep(ctx context.Context, a Action) error {
 	var told *heard
 	var found *Kept
 	var failure error
-	if j.Step == machine.StepAskBMC || j.Step == machine.StepVerdict {
+	if j.Kind == machine.AcceptanceJob && (j.Step == machine.StepAskBMC || j.Step == machine.StepVerdict) {
 		told, failure = e.consult(work, m, j)
 	} else if j.Step == machine.StepJudge {
 		found, failure = e.rule(work, m, j)

@@ -144,7 +144,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	log := slog.New(slog.NewTextHandler(stderr, nil))
 	m.tell = func(format string, a ...any) { log.Info(fmt.Sprintf(format, a...)) }
-	v := &validator{post: client.post, read: m.report, plan: m.ordered, log: log}
+	v := &validator{post: client.post, read: m.report, plan: m.ordered, try: m.accept, now: m.pace.now, log: log}
 	if o.plan != "" { // whoever starts it by hand knows better
 		v.plan = nil
 	}

@@ -33,6 +33,8 @@ type measurer struct {
 	every    time.Duration // between two samples under load
 	handover *accelerator.Report
 	tell     func(format string, args ...any) // what goes on, for a person who waits
+	trial    *machine.AcceptancePlan          // of an acceptance; nil: as long as duration says
+	pace     pace                             // of an acceptance
 }
 
 // Times of a plan.
@@ -161,58 +163,6 @@ func (m *measurer) postboot(ctx context.Context, f *accelerator.Facts, expect ma
 	m.again(ctx, f, expect)
 }
 
-// acceptance goes from stage to stage, and not on when one of them blocks.
-func (m *measurer) acceptance(ctx context.Context, f *accelerator.Facts, expect machine.Expect) {
-	long := m.duration
-	if long == 0 {
-		long = defaultStress
-	}
-	f.Asked = long.Seconds()
-	stop := &watch{}
-	var slots []string
-	for _, stage := range accelerator.Stages() {
-		m.say("stage %s", stage)
-		switch stage {
-		case accelerator.StageValidation:
-			slots = loadable(*f, expect)
-			stop = m.watch(ctx, slots)
-			f.Loads = merge(f.Loads, m.burn.Stress(ctx, slots, shortBurn/patternShare, min(shortBurn, long), stop.rate))
-			m.diagnose(ctx, f, expect, "healthCheck", 2)
-		case accelerator.StagePerformance:
-			f.Loads = merge(f.Loads, m.burn.Rates(ctx, slots))
-			f.Loads = merge(f.Loads, m.burn.Pairs(ctx, slots))
-			if len(slots) > 0 {
-				f.Loads = merge(f.Loads, m.tools.Bandwidth(ctx, slots))
-				f.Loads = merge(f.Loads, m.tools.AllReduce(ctx, len(slots)))
-			}
-			m.diagnose(ctx, f, expect, "performanceCheck", 0)
-		case accelerator.StageStress:
-			began := time.Now()
-			f.Loads = merge(f.Loads, m.burn.Stress(ctx, slots, long/patternShare, long, stop.rate))
-			m.diagnose(ctx, f, expect, "stressTest", 3)
-			if f.Seconds = burned(f.Loads); len(slots) == 0 {
-				f.Seconds = time.Since(began).Seconds()
-			}
-		}
-		f.Stages = append(f.Stages, stage)
-		if ctx.Err() != nil || m.stuck(*f, expect) {
-			m.say("stage %s blocks: the rest is not begun", stage)
-			break
-		}
-	}
-	f.Series = stop.end()
-	if len(f.Stages) > 1 {
-		m.again(ctx, f, expect)
-	}
-}
-
-// stuck reports whether something failed in the stages so far. What was not run yet is a skip, and no reason to stop.
-func (m *measurer) stuck(f accelerator.Facts, expect machine.Expect) bool {
-	f.Asked = 0
-	r := accelerator.Judge(f, expect, m.rules)
-	return slices.ContainsFunc(r.Checks, func(c accelerator.Check) bool { return c.Outcome == accelerator.Fail })
-}
-
 // diagnose runs the vendor's own tool.
 func (m *measurer) diagnose(ctx context.Context, f *accelerator.Facts, expect machine.Expect, scene string, level int) {
 	var d accelerator.Diagnosis
@@ -300,6 +250,7 @@ func (m *measurer) watch(ctx context.Context, slots []string) *watch {
 					s.Width = link.Width
 				}
 				s.Rate = w.latest(slot, 3*every+2*time.Second)
+				m.pace.sample(slot, s)
 				one.Add(s)
 			})
 		})

@@ -28,6 +28,8 @@ type validator struct {
 	post func(context.Context, machine.Report) (machine.Instruction, error)
 	read func(context.Context, machine.Expect) accelerator.Report
 	plan func(machine.Validate) error // takes in how the server wants it; nil: as the flags say
+	try  func(context.Context, machine.Expect, machine.AcceptancePlan) accelerator.Report
+	now  func() machine.Burn // how far try is
 	log  *slog.Logger
 
 	delivered bool // the result
@@ -61,7 +63,7 @@ func (v *validator) run(ctx context.Context) error {
 			if err := sleep(ctx, pollEvery); err != nil {
 				return err
 			}
-			if report.Phase == machine.Done && report.Step == machine.StepValidate {
+			if report.Phase == machine.Done && report.Step != machine.StepFirstBoot {
 				v.delivered = true
 			}
 			report = machine.Report{Step: machine.StepFirstBoot, Phase: machine.Idle}
@@ -97,6 +99,9 @@ func (v *validator) say(ctx context.Context, r machine.Report) (machine.Instruct
 // step carries out the one step that is ours and returns the report of it.
 func (v *validator) step(ctx context.Context, in machine.Instruction) (machine.Report, error) {
 	report := machine.Report{Step: in.Step, Phase: machine.Failed}
+	if in.Step == machine.StepAccept {
+		return v.accept(ctx, in)
+	}
 	switch {
 	case in.Step != machine.StepValidate:
 		report.Error = fmt.Sprintf("the validator does not know step %q", in.Step)
