@@ -1,6 +1,7 @@
 package provisioner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,14 +24,15 @@ type Sensors interface {
 
 // Validation is how machines are validated. The zero value is right.
 type Validation struct {
-	Load        time.Duration // under the burn after an installation; zero: as the plan has it
-	HealthEvery time.Duration // machines in stock are looked at so often; zero: never
-	Profiles    string        // folder of the operator's profiles of cards; "" for none
+	Plan        accelerator.Plan // after an installation; empty: postboot
+	Load        time.Duration    // under the burn after an installation; zero: as the plan has it
+	HealthEvery time.Duration    // machines in stock are looked at so often; zero: never
+	Profiles    string           // folder of the operator's profiles of cards; "" for none
 }
 
 // order is what a validator is told. The profiles are read each time: an operator who corrects one restarts nothing.
 func (v Validation) order() (*machine.Validate, error) {
-	out := &machine.Validate{Plan: string(accelerator.PlanPostboot), Load: v.Load, Within: machine.ValidateWithin}
+	out := &machine.Validate{Plan: string(cmp.Or(v.Plan, accelerator.PlanPostboot)), Load: v.Load, Within: machine.ValidateWithin}
 	files, err := v.files()
 	if err != nil || len(files) == 0 {
 		return out, err

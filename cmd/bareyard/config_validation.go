@@ -10,6 +10,7 @@ import (
 
 // validationConfig is how machines are validated.
 type validationConfig struct {
+	Plan     string   `yaml:"plan"`     // after each installation: postboot, or health, which puts no load on cards
 	Load     duration `yaml:"load"`     // under the burn after each installation
 	Profiles string   `yaml:"profiles"` // folder of the operator's profiles of cards
 	Health   period   `yaml:"health"`   // machines in stock are looked at so often
@@ -48,6 +49,9 @@ func (v *validationConfig) fill(folder string) {
 }
 
 func (v *validationConfig) problem() (key, problem, hint string) {
+	if v.Plan != "" && v.Plan != "postboot" && v.Plan != "health" {
+		return "validation.plan", fmt.Sprintf("is %q", v.Plan), "say postboot or health"
+	}
 	if load := time.Duration(v.Load); load < time.Second || load > 2*time.Minute {
 		return "validation.load", fmt.Sprintf("is %s", load), "choose 1s to 2m: a customer waits for it; an acceptance is for more"
 	}
@@ -64,5 +68,5 @@ func (v *validationConfig) problem() (key, problem, hint string) {
 }
 
 func (v *validationConfig) rules() provisioner.Validation {
-	return provisioner.Validation{Load: time.Duration(v.Load), Profiles: v.Profiles, HealthEvery: v.Health.every}
+	return provisioner.Validation{Plan: accelerator.Plan(v.Plan), Load: time.Duration(v.Load), Profiles: v.Profiles, HealthEvery: v.Health.every}
 }
