@@ -35,3 +35,11 @@ ALTER TABLE job
     DROP CONSTRAINT job_kind_check, -- the program knows its kinds
     ADD CHECK (kind <> ''),
     ADD acceptance jsonb; -- machine.AcceptanceWork
+
+-- +goose Down
+DELETE FROM job WHERE kind = 'acceptance';
+ALTER TABLE job
+    DROP COLUMN acceptance,
+    DROP CONSTRAINT job_kind_check,
+    ADD CONSTRAINT job_kind_check CHECK (kind IN ('provision','reinstall','reclaim','examine','trial','acceptance'));
+DROP TABLE trial, acceptance_run;

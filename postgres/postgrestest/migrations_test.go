@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"os"
-	"strings"
 	"testing"
 	"testing/fstest"
 
@@ -62,19 +61,6 @@ func provider(t *testing.T, files fstest.MapFS) (*goose.Provider, *sql.DB, strin
 	return p, db, url
 }
 
-// reversible are the migrations that have a way down. One that has none is said so loudly, and left out.
-func reversible(t *testing.T) fstest.MapFS {
-	t.Helper()
-	files := migrationFiles(t)
-	for name, f := range files {
-		if !strings.Contains(string(f.Data), "+goose Down") {
-			t.Logf("LOUD SKIP: %s has no way down", name)
-			delete(files, name)
-		}
-	}
-	return files
-}
-
 func migrationFiles(t *testing.T) fstest.MapFS {
 	t.Helper()
 	files := fstest.MapFS{}
@@ -95,7 +81,7 @@ func migrationFiles(t *testing.T) fstest.MapFS {
 // TestMigrationsDownAndUp takes a database back to nothing and up again, each migration down once more on the way: what a migration
 // makes its way down takes away, and nothing else.
 func TestMigrationsDownAndUp(t *testing.T) {
-	p, db, _ := provider(t, reversible(t))
+	p, db, _ := provider(t, migrationFiles(t))
 	ctx := t.Context()
 	if _, err := p.Up(ctx); err != nil {
 		t.Fatal(err)
@@ -130,7 +116,7 @@ func TestMigrationsDownAndUp(t *testing.T) {
 // TestNetworkMigrationKeepsRows: addresses that were there before pools get one, held ones stay held, and all are still there after
 // the way down.
 func TestNetworkMigrationKeepsRows(t *testing.T) {
-	p, db, _ := provider(t, reversible(t))
+	p, db, _ := provider(t, migrationFiles(t))
 	ctx := t.Context()
 	exec := func(query string) {
 		t.Helper()
