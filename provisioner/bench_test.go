@@ -60,7 +60,7 @@ func TestBenchAllocation(t *testing.T) {
 	rates, worst := map[string][]float64{}, map[string]time.Duration{}
 	for round := range benchRounds {
 		for name, take := range ways {
-			got, failed, slow := y.storm(name, round, take)
+			got, slow, failed := y.storm(name, round, take)
 			rates[name] = append(rates[name], float64(got)/benchSpan.Seconds())
 			worst[name] = max(worst[name], slow)
 			if failed != nil && name == "ours" {
@@ -82,7 +82,7 @@ func TestBenchAllocation(t *testing.T) {
 }
 
 // storm has 64 customers order for a while.
-func (y *yard) storm(name string, round int, take func(context.Context, string) error) (got int, failed error, slow time.Duration) {
+func (y *yard) storm(name string, round int, take func(context.Context, string) error) (got int, slow time.Duration, failed error) {
 	var mu sync.Mutex
 	var waits []time.Duration
 	var wg sync.WaitGroup
@@ -107,5 +107,5 @@ func (y *yard) storm(name string, round int, take func(context.Context, string) 
 	if len(waits) > 0 {
 		slow = waits[len(waits)*99/100]
 	}
-	return len(waits), failed, slow
+	return len(waits), slow, failed
 }
