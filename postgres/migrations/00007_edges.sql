@@ -18,14 +18,6 @@ CREATE TABLE traffic_rest (
     PRIMARY KEY (order_id, machine_id, direction, epoch)
 );
 
--- Answers to operators' requests that carried an Idempotency-Key and are of no order.
-CREATE TABLE operator_request (
-    key    text PRIMARY KEY,
-    digest text NOT NULL,
-    answer jsonb NOT NULL,
-    at     timestamptz NOT NULL DEFAULT now()
-);
-
 -- Addresses of which NetBox is to be told what has become of them.
 CREATE TABLE netbox_address (
     addr    inet PRIMARY KEY,
@@ -62,6 +54,6 @@ CREATE TRIGGER tell_netbox AFTER INSERT OR DELETE OR UPDATE OF name ON ptr FOR E
 DROP TRIGGER tell_netbox ON ptr;
 DROP TRIGGER tell_netbox ON assignment;
 DROP FUNCTION tell_netbox;
-DROP TABLE netbox_address, operator_request, traffic_rest;
+DROP TABLE netbox_address, traffic_rest;
 DROP INDEX address_used_by;
 ALTER TABLE address DROP proven, DROP used_by;
