@@ -106,6 +106,7 @@ func (s *Server) Handler() http.Handler {
 	s.catalogueRoutes(api)
 	s.machineRoutes(api)
 	s.bmcRoutes(api)
+	s.biosRoutes(api)
 	s.healthRoutes(api)
 	s.discoveryRoutes(api)
 	s.bootRoutes(api)

@@ -80,6 +80,12 @@ func (c *Controller) CheckBIOS(ctx context.Context, t Target, want map[string]an
 	return change, nil
 }
 
+// Differences lists the settings that are not as wanted, by name: Was is what holds, Is is what is wanted.
+func (b BIOS) Differences(want map[string]any) []Difference { return compareBIOS(b.Attributes, want) }
+
+// BIOSText is a value of a setting as text, the same for a number whether it came as text, as an int or as a float.
+func BIOSText(v any) string { return valueText(v) }
+
 // compareBIOS lists the settings that are not as wanted, by name.
 func compareBIOS(have, want map[string]any) []Difference {
 	var out []Difference

@@ -3,7 +3,9 @@ package ipmi
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"net/url"
@@ -147,10 +149,11 @@ func (l *link) sendBIOS(ctx context.Context, bios resource, send map[string]any,
 				return err
 			}
 			a, err := c.change(ctx, settings, map[string]any{"Attributes": send})
-			if err == nil {
-				l.b.keepJob(taskPath(a))
+			if err != nil {
+				return l.refusedSettings(a, err, send)
 			}
-			return err
+			l.b.keepJob(taskPath(a))
+			return nil
 		}); err != nil {
 			return err
 		}
@@ -177,11 +180,31 @@ func (l *link) sendBIOS(ctx context.Context, bios resource, send map[string]any,
 		case waiting && a.status == http.StatusBadRequest: // there is a job already
 			return nil
 		case !a.ok():
-			return a.refusal()
+			return l.refusedSettings(a, a.refusal(), send)
 		}
 		l.b.keepJob(taskPath(a))
 		return nil
 	})
+}
+
+// refusedSettings is a refusal with the names of the settings that were sent, and the BMC's own words: none of the settings is a password, and
+// ours is taken out.
+func (l *link) refusedSettings(a rfAnswer, err error, send map[string]any) error {
+	var f *failure
+	if !errors.As(err, &f) || f.status == 0 || f.kind != ErrUnsupported {
+		return err
+	}
+	var words []string
+	for _, m := range a.messages() {
+		if text := strings.TrimSpace(m.str("MessageId") + " " + m.str("Message")); text != "" {
+			words = append(words, clip(text, 200))
+		}
+	}
+	f.detail = fmt.Sprintf("it refuses %s: HTTP %d", clip(strings.Join(slices.Sorted(maps.Keys(send)), ", "), 300), f.status)
+	if len(words) > 0 {
+		f.detail += ": " + clip(l.scrub(strings.Join(words, "; ")), 500)
+	}
+	return f
 }
 
 // taskPath is the task or job in an answer: a relative or an absolute Location, or the body of a Task.

@@ -57,7 +57,7 @@ const (
 	ProvisionJob JobKind = "provision" // put an image on a machine for a new order
 	ReinstallJob JobKind = "reinstall" // put an image on the machine that an order holds
 	ReclaimJob   JobKind = "reclaim"   // isolate, look at it, wipe every disk, prove it, return to stock
-	ExamineJob   JobKind = "examine"   // look at a machine that nobody holds, from the RAM disk; nothing is written
+	ExamineJob   JobKind = "examine"   // look at a machine that nobody holds, from the RAM disk, and set its firmware as its class wants it; nothing is written to its disks
 
 	AcceptanceJob JobKind = "acceptance" // install the acceptance image, try the machine for hours, judge it
 )

@@ -9,10 +9,12 @@ type StepName string
 const (
 	StepIsolate   StepName = "isolate"    // close the public side, open the provisioning port
 	StepPowerOff  StepName = "power-off"  // BMC: off, and seen off
+	StepBIOS      StepName = "bios"       // BMC: the settings that the class wants are asked for; they hold after the next start
 	StepNextBoot  StepName = "next-boot"  // BMC: network, once
 	StepPowerOn   StepName = "power-on"   // BMC: on, and seen on
 	StepHello     StepName = "hello"      // firmware, loader, kernel, RAM disk; the agent trades its nonce for a token
 	StepExamine   StepName = "examine"    // the RAM disk reads what it can see of cards, disks, ports and the kernel's log
+	StepBIOSCheck StepName = "bios-check" // BMC: the settings hold
 	StepInventory StepName = "inventory"  // what is there is what was recorded
 	StepInBand    StepName = "in-band"    // the RAM disk tries to change the BMC from inside, as a customer's root could
 	StepWipe      StepName = "wipe"       // take down old signatures and data
@@ -86,6 +88,8 @@ func Plan(kind JobKind) []Step {
 	shutDown := Step{Name: StepShutDown, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5}
 	release := Step{Name: StepRelease, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5}
 	isolate := Step{Name: StepIsolate, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5}
+	bios := Step{Name: StepBIOS, Actor: Controller, Deadline: 5 * time.Minute, Tries: 3}
+	biosCheck := Step{Name: StepBIOSCheck, Actor: Controller, Deadline: 12 * time.Minute, Tries: 8} // some BMCs learn late what their firmware did
 	install := []Step{
 		{Name: StepInBand, Actor: Agent, Deadline: 3 * time.Minute, Quiet: time.Minute},
 		{Name: StepWipe, Actor: Agent, Deadline: 30 * time.Minute, Quiet: time.Minute, Destructive: true},
@@ -111,11 +115,11 @@ func Plan(kind JobKind) []Step {
 			Step{Name: StepVerdict, Actor: Controller, Deadline: 5 * time.Minute, Tries: 3},
 			shutDown, release)
 	case ExamineJob:
-		return append(append([]Step{isolate}, boot...), examine, judge, shutDown, release)
+		return append(append([]Step{isolate, boot[0], bios}, boot[1:]...), examine, biosCheck, judge, shutDown, release)
 	case ReclaimJob:
 		// Nothing is done to the BMC before it is compared, but that the power is cut.
 		compare := Step{Name: StepCompare, Actor: Controller, Deadline: 5 * time.Minute, Tries: 5}
-		return append(append([]Step{isolate, boot[0], compare}, boot[1:]...), examine, judge, look,
+		return append(append([]Step{isolate, boot[0], compare, bios}, boot[1:]...), examine, biosCheck, judge, look,
 			Step{Name: StepEraseAll, Actor: Agent, Deadline: 48 * time.Hour, Quiet: 2 * time.Minute, Destructive: true},
 			Step{Name: StepProve, Actor: Agent, Deadline: 2 * time.Hour, Quiet: 2 * time.Minute},
 			shutDown,

@@ -110,9 +110,13 @@ func (e *Engine) compareBaseline(ctx context.Context, m machine.Machine, o *mach
 	if err != nil {
 		return err
 	}
+	wanted, err := e.profile(ctx, m)
+	if err != nil {
+		return err
+	}
 	// What was done to the machine since by us is no change by a customer.
 	theirs := kept.Compared.Before(kept.Baseline.Taken) && o != nil && !o.Started.IsZero()
-	d := e.differences(*kept.Baseline, now, theirs)
+	d := slices.DeleteFunc(e.differences(*kept.Baseline, now, theirs), func(d ipmi.Difference) bool { return asWanted(wanted, d) })
 	var changed *changedError
 	err = e.BMCs.PutBMC(ctx, m.ID, func(b *BMC) ([]Event, error) {
 		b.Found = &now

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/bareyard/bareyard/machine"
@@ -39,15 +41,20 @@ func (e *Engine) Examine(ctx context.Context, machineID string) (machine.Job, er
 }
 
 func (e *Engine) examine(ctx context.Context, machineID string, stock bool) (machine.Job, error) {
+	if stock {
+		return e.beginExamination(ctx, machineID, "its health is looked at; an order would take it", "", machine.Available)
+	}
+	return e.beginExamination(ctx, machineID, "an operator wants it validated",
+		"a machine that is available or quarantined can be validated; a customer's is validated by a reinstallation", machine.Available, machine.Quarantined)
+}
+
+// beginExamination starts the job on a machine that is in one of the states, to which it goes back.
+func (e *Engine) beginExamination(ctx context.Context, machineID, why, hint string, states ...machine.State) (machine.Job, error) {
 	var j machine.Job
 	err := e.Store.OnMachine(ctx, machineID, func(w *Work) error {
 		from := w.Machine.State
-		if from != machine.Available && (stock || from != machine.Quarantined) {
-			return &machine.Error{Code: machine.Conflict, Message: fmt.Sprintf("machine %s is %s", w.Machine.Name, from), Hint: "a machine that is available or quarantined can be validated; a customer's is validated by a reinstallation"}
-		}
-		why := "an operator wants it validated"
-		if stock {
-			why = "its health is looked at; an order would take it"
+		if !slices.Contains(states, from) {
+			return &machine.Error{Code: machine.Conflict, Message: fmt.Sprintf("machine %s is %s", w.Machine.Name, from), Hint: hint}
 		}
 		if err := w.machineEvent(machine.Accept, "%s", why); err != nil {
 			return err
@@ -63,6 +70,19 @@ func (e *Engine) examine(ctx context.Context, machineID string, stock bool) (mac
 
 // concludeExamination puts a machine that passed back to where it was.
 func concludeExamination(w *Work) error {
+	if finding := w.Job.Finding; finding != "" {
+		switch old := w.Machine.Reason; {
+		case w.Job.From != machine.Quarantined || old == "":
+			w.Machine.Reason = finding
+		case !strings.HasPrefix(old, finding):
+			w.Machine.Reason = clip(finding + "; in quarantine before it for: " + old)
+		}
+		return w.machineEvent(machine.Quarantine, "kept out of stock: %s", finding)
+	}
+	if w.Job.From == machine.Enrolled {
+		w.Machine.Reason = ""
+		return w.machineEvent(machine.Enroll, "passed plan health; it is as new as it was")
+	}
 	if w.Job.From == machine.Quarantined {
 		w.Machine.Reason = fmt.Sprintf("it passed plan health (report %s) after: %s", reportID(*w.Job), w.Machine.Reason)
 		return w.machineEvent(machine.Quarantine, "passed plan health; `bareyard machine return` wipes it and returns it to stock")

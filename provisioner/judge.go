@@ -148,13 +148,13 @@ func (e *Engine) ruled(ctx context.Context, w *Work, k Kept) error {
 		w.Kept = append(w.Kept, k)
 	}
 	if k.Blocks && w.Job.Kind == machine.ReclaimJob { // its customer's data is wiped first, whatever it has
-		w.Job.Finding = fmt.Sprintf("report %s: %s", k.ID, k.Reason)
+		w.Job.Finding = also(fmt.Sprintf("report %s: %s", k.ID, k.Reason), w.Job.Finding)
 		w.note("validation", "%s: %s (report %s); it is wiped, and then kept out of stock", k.Outcome, k.Reason, k.ID)
 		return e.advance(ctx, w)
 	}
 	if k.Blocks {
 		w.note("validation", "%s: %s (report %s)", k.Outcome, k.Reason, k.ID)
-		return e.failAttempt(ctx, w, true, k.Reason)
+		return e.failAttempt(ctx, w, true, also(k.Reason, w.Job.Finding))
 	}
 	w.note("validation", "%s: %d cards, %d checks (report %s)", k.Outcome, k.Cards, k.Checks, k.ID)
 	return e.advance(ctx, w)

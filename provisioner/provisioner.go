@@ -95,6 +95,9 @@ type Engine struct {
 	Discs        Discs
 	MediaURL     func(machine.Machine, machine.Job) string // where a BMC finds the disc of a boot; nil: this server serves none
 
+	Settings BIOSSettings // these two nil: the firmware's settings are nobody's business
+	Profiles BIOSProfiles
+
 	Facts            BMCFacts    // nil: acceptance does not know what BMCs saw, and is incomplete
 	Acceptances      Acceptances // nil: there are no acceptance runs
 	AcceptanceConfig AcceptanceConfig

@@ -58,6 +58,7 @@ func (y *yard) addSimulated(n int, protocol string, vendor bmctest.Vendor) (mach
 	y.must(y.db.Replace(y.t.Context(), m.ID, "admin", "Secret-pass-1"))
 	c := &ipmi.Controller{Poll: 5 * time.Millisecond, Settle: 20 * time.Millisecond}
 	y.Engine.Power, y.Accounts, y.Memory, y.Baselines, y.HostAccess = c, c, c, c, c
+	y.Settings, y.Profiles = c, y.db
 	return y.machine(m.ID), s
 }
 

@@ -71,9 +71,12 @@ func (e *Engine) actStep(ctx context.Context, a Action) error {
 	work, cancel := context.WithTimeout(ctx, cmp.Or(e.ObeyWithin, stepTime))
 	var told *heard
 	var found *Kept
+	var set *settled
 	var failure error
 	if j.Kind == machine.AcceptanceJob && (j.Step == machine.StepAskBMC || j.Step == machine.StepVerdict) {
 		told, failure = e.consult(work, m, j)
+	} else if j.Step == machine.StepBIOS || j.Step == machine.StepBIOSCheck {
+		set, failure = e.settleBIOS(work, m, j)
 	} else if j.Step == machine.StepJudge {
 		found, failure = e.rule(work, m, j)
 	} else {
@@ -89,6 +92,10 @@ func (e *Engine) actStep(ctx context.Context, a Action) error {
 		}
 		if told != nil {
 			return e.consulted(ctx, w, *told)
+		}
+		if failure == nil && set != nil {
+			set.tell(w)
+			return e.advance(ctx, w)
 		}
 		if failure == nil && found != nil {
 			return e.ruled(ctx, w, *found)

@@ -17,6 +17,7 @@ import (
 type classCommand struct {
 	List classList `cmd:"" help:"List what is sold, and how many are available."`
 	Put  classPut  `cmd:"" help:"Define a class."`
+	BIOS classBIOS `cmd:"" name:"bios" help:"Show or change the BIOS settings that a class's machines shall have."`
 }
 
 type classList struct{ remote }

@@ -20,6 +20,7 @@ type deskCommands struct {
 	Console  machineConsole  `cmd:"" help:"Open a machine's serial console."`
 	Health   machineHealth   `cmd:"" help:"Health of all machines, or one machine's sensors, as their BMCs see it."`
 	Baseline machineBaseline `cmd:"" help:"What a machine's BMC was like at hand-over, and what differs."`
+	BIOS     machineBIOS     `cmd:"" name:"bios" help:"A machine's BIOS settings beside what its class wants; or set them."`
 	BMC      machineBMC      `cmd:"" name:"bmc" help:"A machine's BMC: its event log, its firmware, its password and its certificate."`
 }
 

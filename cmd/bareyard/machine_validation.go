@@ -34,19 +34,28 @@ func (m *machineValidate) Run(ctx context.Context, t *terminal) error {
 		if !m.Wait {
 			return m.tell(t, j, "job %s looks at machine %s; `bareyard machine reports %s` has the result in some minutes", j.ID, m.Machine, m.Machine)
 		}
-		for j.State == machine.JobRunning {
-			if !wait(ctx, time.Second) {
-				return ctx.Err()
-			}
-			if j, err = c.Job(ctx, j.ID); err != nil {
-				return err
-			}
+		if j, err = ended(ctx, c, j); err != nil {
+			return err
 		}
 		if j.State != machine.JobSucceeded {
 			return &machine.Error{Code: machine.Conflict, Message: fmt.Sprintf("job %s %s: %s", j.ID, j.State, j.Reason), Hint: fmt.Sprintf("`bareyard machine reports %s` has the evidence", m.Machine)}
 		}
 		return m.tell(t, j, "machine %s passed plan health", m.Machine)
 	})
+}
+
+// ended waits for the end of a job.
+func ended(ctx context.Context, c *client.Client, j machine.Job) (machine.Job, error) {
+	for j.State == machine.JobRunning {
+		if !wait(ctx, time.Second) {
+			return j, ctx.Err()
+		}
+		var err error
+		if j, err = c.Job(ctx, j.ID); err != nil {
+			return j, err
+		}
+	}
+	return j, nil
 }
 
 // cardCommand is the history of single cards.

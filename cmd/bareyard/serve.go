@@ -264,7 +264,7 @@ func newEngine(cfg config, db *postgres.DB, log *slog.Logger, ca string, edge ne
 	e := &provisioner.Engine{
 		Store: db, Shelf: db, Tickets: db, Vault: db, BMCs: db, Pins: db, Doctor: db,
 		Power: bmcs, Accounts: bmcs, Memory: bmcs, Certificates: bmcs, Serial: bmcs,
-		Baselines: bmcs, HostAccess: bmcs, Care: cfg.BMC.care(),
+		Baselines: bmcs, HostAccess: bmcs, Care: cfg.BMC.care(), Settings: bmcs, Profiles: db,
 		Discovery: cfg.Boot.Discovery, Inbox: db, Visits: db, List: db, Identify: bmcs, Boots: db,
 		SeenWithin: time.Duration(cfg.BMC.SeenWithin), ObeyWithin: time.Duration(cfg.BMC.ObeyWithin),
 		Reports: db, Sensors: bmcs, Validation: cfg.Validation.rules(),

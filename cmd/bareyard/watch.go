@@ -119,6 +119,7 @@ func describe(j machine.Job) string {
 		machine.StepAskBMC: "asking the BMC", machine.StepAccept: "trying the machine", machine.StepVerdict: "judging the machine",
 		machine.StepShutDown: "powering off", machine.StepRelease: "returning to stock",
 		machine.StepInBand: "trying the machine's own way to its BMC", machine.StepBaseline: "recording the BMC's settings",
+		machine.StepBIOS: "setting the firmware as the class wants it", machine.StepBIOSCheck: "reading the firmware's settings back",
 		machine.StepCompare: "comparing the BMC with what it was at hand-over", machine.StepRotate: "changing the BMC's password",
 	}
 	text := words[j.Step]

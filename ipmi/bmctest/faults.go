@@ -35,6 +35,7 @@ type Fault struct {
 	MediaPatchOnly  bool   // Redfish: no InsertMedia action; Image is PATCHed
 	BIOSNeedsJob    bool   // Redfish: settings wait until a job is made for them
 	BIOSJobFails    bool   // Redfish: the job ends as Completed, 100 % and Critical
+	BIOSRefuses     string // Redfish: a PATCH with this setting is refused
 	BIOSDropped     bool   // Redfish: settings are accepted and forgotten at the next start
 	TaskGone        bool   // Redfish: a task is not found once it is finished
 	TaskPlace       string // Redfish: where the task of a settings PATCH is told: "" relative, "absolute", "none"

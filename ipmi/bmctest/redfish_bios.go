@@ -100,6 +100,10 @@ func (r *Redfish) patchBIOS(w http.ResponseWriter, req *http.Request) {
 			fail(w, http.StatusBadRequest, "Base.1.18.PropertyUnknown", "The property "+name+" is not known.", "#/Attributes/"+name)
 			return
 		}
+		if name == r.fault().BIOSRefuses {
+			fail(w, http.StatusBadRequest, "Base.1.18.PropertyValueConflict", "The property "+name+" could not be written while Secure Boot is on.", "#/Attributes/"+name)
+			return
+		}
 		if f, ok := value.(float64); ok {
 			in.Attributes[name] = int64(f)
 		}
