@@ -200,7 +200,11 @@ func (e *Engine) Baseline(ctx context.Context, machineID string, now, accept boo
 		c.Found = &read
 	}
 	if c.Baseline != nil && c.Found != nil {
-		c.Differences = e.differences(*c.Baseline, *c.Found, true)
+		wanted, err := e.profile(ctx, m)
+		if err != nil {
+			return c, err
+		}
+		c.Differences = slices.DeleteFunc(e.differences(*c.Baseline, *c.Found, true), func(d ipmi.Difference) bool { return asWanted(wanted, d) })
 		c.Words = describe(*c.Baseline, *c.Found, c.Differences)
 	}
 	if !accept {

@@ -187,8 +187,12 @@ func asWanted(p machine.BIOSProfile, d ipmi.Difference) bool {
 		return false
 	}
 	name, waits := strings.CutSuffix(name, "/pending")
-	value, ok := p.Attributes[name]
-	return ok && (d.Is == ipmi.BIOSText(value) || waits && d.Is == "")
+	for attribute, value := range p.Attributes {
+		if strings.ReplaceAll(attribute, "/", "_") == name { // as a baseline has it
+			return d.Is == ipmi.BIOSText(value) || waits && d.Is == ""
+		}
+	}
+	return false
 }
 
 // BIOSSetting is one setting of a machine's firmware.

@@ -42,6 +42,8 @@ func TestScripts(t *testing.T) {
 			"hold": holdPort,
 			"host": hostFiles,
 			"sql":  runSQL,
+
+			"redfish": simulateRedfish,
 		},
 	})
 }
