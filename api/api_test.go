@@ -158,6 +158,7 @@ var bodies = map[string]string{
 	"approve-discovered": `{"name":"x","class":"c","bmc":{"username":"u"},"bmc_password":"p"}`, "reject-discovered": `{"reason":"because"}`,
 	"expect-machines": `{"list":[]}`, "put-class-facts": `{"memory":1,"disks":1,"disk_size":1}`,
 	"put-class": `{"monthly_price":1,"currency":"CNY"}`, "put-line": `{"site":"s","min_bandwidth":1,"max_bandwidth":2,"cool_down":"1h","ranges":[]}`,
+	"put-class-bios":       `{"attributes":{}}`,
 	"begin-acceptance-run": `{"machines":["x"]}`, "retry-acceptance-run": `{}`, "cancel-acceptance-run": `{}`, "admit-acceptance-run": `{}`, "set-machine-boot": `{}`,
 	"set-bmc-credentials": `{"password":"x"}`, "trust-bmc": `{}`,
 	"enroll-machine": `{"name":"n2","site":"s","class":"c","firmware":"bios","bmc_password":"x","boot_addr":"10.0.0.8","bmc":{"protocol":"ipmi","address":"x","username":"u"},"hardware":{"uuid":"","serial":"","nics":[],"disks":[]}}`,
