@@ -174,15 +174,31 @@ func (b *IPMI) sessionInfo(plain *handlers.Registry) func(context.Context, *hand
 		default:
 			return plain.Dispatch(ctx, h, uint8(types.CommandGetSessionInfo.NetFn), types.CommandGetSessionInfo.ID, req)
 		}
-		if s == nil || s.User == nil {
+		if s == nil {
 			return nil, types.CodeRequestedDataNotPresent, nil
 		}
-		out := []byte{s.Handle, 8, byte(len(active)), s.User.ID, 4, 0x11}
+		user := userOf(s, h.Session)
+		if user == nil {
+			return nil, types.CodeRequestedDataNotPresent, nil
+		}
+		out := []byte{s.Handle, 8, byte(len(active)), user.ID, 4, 0x11}
 		if at, ok := s.GetAddr().(*net.UDPAddr); ok && at.IP.To4() != nil {
 			out = append(append(out, at.IP.To4()...), 0, 0, 0, 0, 0, 0, byte(at.Port), byte(at.Port>>8))
 		}
 		return out, types.CodeOK, nil
 	}
+}
+
+// userOf is who opened a session, nil while it is being opened or has a command under way. The one that asks is locked already, and two
+// that asked about each other must not wait for each other.
+func userOf(s, asking *bmc.Session) *bmc.User {
+	if s != asking {
+		if !s.ProcMu.TryLock() {
+			return nil
+		}
+		defer s.ProcMu.Unlock()
+	}
+	return s.User
 }
 
 // closeSession closes a session also by its handle, as the specification leaves open.
