@@ -4,31 +4,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 )
 
 // Firmware is a piece of a machine's firmware, as its BMC says.
 type Firmware struct {
 	Name    string `json:"name"`
 	Version string `json:"version"`
-}
-
-// WithBMC judges what a BMC says and puts it into a report that was made without asking it. What its log says counts from since on.
-func WithBMC(r Report, b BMC, since time.Time) Report {
-	j := &judge{facts: Facts{Taken: r.Taken, Plan: r.Plan, BMC: &b, Before: &Snapshot{Taken: since}}, bad: map[string][]problem{}}
-	r.Checks, r.BMC = slices.Clone(r.Checks), &b
-	for _, c := range j.worth(j.bmc()) {
-		if c.Action == "" {
-			c.Action = ActNone
-		}
-		if i := slices.IndexFunc(r.Checks, func(o Check) bool { return o.ID == c.ID }); i >= 0 {
-			r.Checks[i] = c
-		} else {
-			r.Checks = append(r.Checks, c)
-		}
-	}
-	r.Outcome = overall(r.Checks)
-	return r
 }
 
 // FleetMember is one machine of a fleet that was tried together.

@@ -24,7 +24,7 @@ func TestTried(t *testing.T) {
 		s := &Simulated{plan: planMachines(Config{Name: "x", Machines: []MachineConfig{{Name: "a", Cards: 2}}})[0], trouble: c.trouble}
 		x := machine.Expect{Count: 2, CardID: "10de:2b85", Accelerators: s.record().Hardware.Accelerators, Disks: s.record().Hardware.Disks, MACs: []string{s.provMAC}}
 		r := accelerator.Judge(s.tried(c.stages, machine.HourlyPlan(1), x), x, accelerator.Rules{})
-		r = accelerator.WithBMC(r, bmc, time.Now().Add(-time.Hour))
+		r = r.WithBMC(&bmc, time.Now().Add(-time.Hour))
 		if c.fails == "" && (r.Blocks() || r.Outcome != accelerator.Pass) || c.fails != "" && !strings.Contains(failedChecks(r), c.fails) {
 			t.Errorf("%s: %s, fails %q, %s", name, r.Outcome, failedChecks(r), r.Reason())
 			for _, k := range r.Checks {

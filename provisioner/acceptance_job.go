@@ -13,13 +13,6 @@ import (
 	"github.com/bareyard/bareyard/machine"
 )
 
-// BMCFacts reads what a BMC says of its machine; answered by ipmi.Controller.
-type BMCFacts interface {
-	Health(ctx context.Context, t ipmi.Target) (ipmi.Health, error)
-	Inventory(ctx context.Context, t ipmi.Target) (ipmi.Inventory, error)
-	Events(ctx context.Context, t ipmi.Target, cursor string) (ipmi.EventPage, error)
-}
-
 // deadline is how long a step may take: that of the plan, or for the trial itself that of its run.
 func deadline(j *machine.Job, step machine.Step) time.Duration {
 	if step.Name == machine.StepAccept && j.Acceptance != nil {
@@ -36,142 +29,59 @@ func silence(j *machine.Job, step machine.Step) time.Duration {
 	return step.Quiet
 }
 
-// heard is what the BMC told in a step of an acceptance job.
+// heard is what the BMC told in a step of an acceptance job, and at its end the report that is kept.
 type heard struct {
 	cursor string
 	facts  accelerator.BMC
+	kept   *Kept
 }
 
-// mostPages bounds the reading of a BMC's log: 500 entries each.
-const mostPages = 20
-
-// askBMC reads power supplies, fans, and what the log holds behind a cursor; everything at the first time is only passed by.
-func (e *Engine) askBMC(ctx context.Context, m machine.Machine, j machine.Job) (heard, error) {
-	h := heard{facts: accelerator.BMC{Taken: time.Now().UTC()}}
+// overhear asks the BMC. What its log held when the job began is passed by; what is behind that came with the job, whatever the BMC's clock says.
+func (e *Engine) overhear(ctx context.Context, m machine.Machine, j machine.Job) (heard, error) {
 	if e.Facts == nil {
-		h.facts.Error = "the server does not ask BMCs"
-		return h, nil
+		return heard{facts: accelerator.BMC{Taken: time.Now().UTC(), Error: "the server does not ask BMCs"}}, nil
 	}
-	err := e.bmc(ctx, m, func(t ipmi.Target) error {
-		health, err := e.Facts.Health(ctx, t)
-		if err != nil && len(health.Readings) == 0 {
-			return err
-		}
-		h.facts.Supplies, h.facts.Fans = supplies(health.Readings), fans(health.Readings)
-		h.cursor, h.facts.Events = j.Acceptance.Cursor, nil
-		for range mostPages {
-			page, err := e.Facts.Events(ctx, t, h.cursor)
-			if errors.Is(err, ipmi.ErrUnsupported) {
-				break
-			}
-			if err != nil {
-				return err
-			}
-			h.cursor, h.facts.Full = page.Cursor, page.Full
-			if j.Step == machine.StepVerdict {
-				h.facts.Events = append(h.facts.Events, logged(page.Events, j.Started)...)
-			}
-			if !page.More {
-				break
-			}
-		}
-		inv, err := e.Facts.Inventory(ctx, t)
-		if err != nil && !errors.Is(err, ipmi.ErrUnsupported) {
-			return err
-		}
-		h.facts.Firmware = firmware(inv)
-		return nil
-	})
-	return h, err
-}
-
-// logged puts the entries of a BMC's log into a report. All of them came after the job had begun, whatever the BMC's clock says.
-func logged(events []ipmi.Event, began time.Time) []accelerator.SELEvent {
-	var out []accelerator.SELEvent
-	for _, ev := range events {
-		at := ev.At
-		if at.Before(began) {
-			at = began
-		}
-		text := ev.Message
-		if ev.Kind != "" && !strings.Contains(strings.ToLower(text), strings.ToLower(ev.Kind)) {
-			text = ev.Kind + ": " + text
-		}
-		severity := string(ev.Severity)
-		if ev.Severity == ipmi.Unclear {
-			severity = ""
-		}
-		out = append(out, accelerator.SELEvent{At: at, Sensor: clip(ev.Sensor), Text: clip(text), Severity: severity, Asserted: !ev.Cleared})
-	}
-	return out
-}
-
-func supplies(list []ipmi.Reading) []accelerator.Supply {
-	var out []accelerator.Supply
-	for _, r := range list {
-		if r.Kind == ipmi.PowerSupply {
-			out = append(out, accelerator.Supply{Name: r.Name, Present: true, Healthy: healthy(r), Input: accelerator.Unsupported[bool]("bmc"), Watts: accelerator.Unsupported[int64]("bmc")})
+	facts, cursor, err := e.readBMC(ctx, m, j.Acceptance.Cursor)
+	for i, ev := range facts.Events {
+		if ev.At.Before(j.Started) {
+			facts.Events[i].At = j.Started
 		}
 	}
-	return out
-}
-
-func fans(list []ipmi.Reading) []accelerator.Fan {
-	var out []accelerator.Fan
-	for _, r := range list {
-		if r.Kind != ipmi.Fan {
-			continue
-		}
-		f := accelerator.Fan{Name: r.Name, Present: true, Healthy: healthy(r), RPM: accelerator.Unsupported[int64]("bmc")}
-		if r.Known && r.Unit == "RPM" {
-			f.RPM = accelerator.Measured(int64(r.Value), "1/min", "bmc")
-		}
-		out = append(out, f)
-	}
-	return out
-}
-
-func healthy(r ipmi.Reading) accelerator.Value[bool] {
-	if r.State == ipmi.Unclear || r.State == "" {
-		return accelerator.Unsupported[bool]("bmc")
-	}
-	return accelerator.Measured(r.State != ipmi.Critical, "", "bmc")
-}
-
-func firmware(inv ipmi.Inventory) []accelerator.Firmware {
-	var out []accelerator.Firmware
-	add := func(name, version string) {
-		if name != "" && version != "" {
-			out = append(out, accelerator.Firmware{Name: clip(name), Version: clip(version)})
-		}
-	}
-	add("BIOS", inv.BIOSVersion)
-	add("BMC", inv.BMCVersion)
-	for _, f := range inv.Firmware {
-		name := f.Name
-		if name == "" {
-			name = f.ID
-		}
-		if f.Version != inv.BIOSVersion && f.Version != inv.BMCVersion {
-			add(name, f.Version)
-		}
-	}
-	return out
+	return heard{cursor: cursor, facts: facts}, err
 }
 
 // consult is the work of the two steps at which an acceptance job asks the BMC. One that does not answer is a finding at last, not the job's end.
 func (e *Engine) consult(ctx context.Context, m machine.Machine, j machine.Job) (*heard, error) {
-	h, err := e.askBMC(ctx, m, j)
-	step, _, _ := e.step(j.Kind, j.Step)
-	switch {
-	case err == nil:
-		return &h, nil
-	case errors.Is(err, ipmi.ErrCredentials), errors.Is(err, ipmi.ErrLocked), untrusted(err), j.Try < step.Tries:
-		return nil, err
-	case j.Step == machine.StepAskBMC:
-		return nil, err // the next step needs it as much
+	h, err := e.overhear(ctx, m, j)
+	if err != nil {
+		step, _, _ := e.step(j.Kind, j.Step)
+		switch {
+		case errors.Is(err, ipmi.ErrCredentials), errors.Is(err, ipmi.ErrLocked), untrusted(err), j.Try < step.Tries:
+			return nil, err
+		case j.Step == machine.StepAskBMC:
+			return nil, err // the next step needs it as much
+		}
+		h = heard{cursor: j.Acceptance.Cursor, facts: accelerator.BMC{Taken: time.Now().UTC(), Error: clip(err.Error())}}
 	}
-	return &heard{cursor: j.Acceptance.Cursor, facts: accelerator.BMC{Taken: time.Now().UTC(), Error: clip(err.Error())}}, nil
+	if j.Step == machine.StepVerdict {
+		if h.kept, err = e.ruleTrial(ctx, m, j, h.facts); err != nil {
+			return nil, err
+		}
+	}
+	return &h, nil
+}
+
+// ruleTrial makes the report of a machine that was tried whole, or one that says that it sent none.
+func (e *Engine) ruleTrial(ctx context.Context, m machine.Machine, j machine.Job, b accelerator.BMC) (*Kept, error) {
+	if len(j.Result) == 0 {
+		k, err := NewKept(verdictOf(m, j), noAnswer(m, j, accelerator.PlanAcceptance, accelerator.Fail, time.Now().UTC(), j.Reason).WithBMC(&b, j.Started), e.ReportKey)
+		return &k, err
+	}
+	r, err := e.drawn(ctx, m, j)
+	if err != nil {
+		return nil, err
+	}
+	return e.keep(ctx, m, j, r.WithBMC(&b, j.Started))
 }
 
 // consulted is the transition behind consult.
@@ -181,6 +91,9 @@ func (e *Engine) consulted(ctx context.Context, w *Work, h heard) error {
 		work.Cursor = h.cursor
 		w.Job.Acceptance = &work
 		return e.advance(ctx, w)
+	}
+	if e.Reports != nil {
+		w.Kept = append(w.Kept, *h.kept)
 	}
 	if len(w.Job.Result) == 0 { // it died, hung or said nothing: the BMC may have seen why
 		reason := w.Job.Reason
@@ -193,18 +106,15 @@ func (e *Engine) consulted(ctx context.Context, w *Work, h heard) error {
 		w.Job.Reason = clip(reason)
 		return e.failJob(ctx, w)
 	}
-	rep, err := accelerator.DecodeReport(w.Job.Result)
-	if err != nil {
-		return fmt.Errorf("read report of machine %s: %w", w.Machine.Name, err)
-	}
-	rep = accelerator.WithBMC(rep, h.facts, w.Job.Started)
+	rep := h.kept.Report
+	var err error
 	if w.Job.Result, err = json.Marshal(rep); err != nil {
 		return fmt.Errorf("write report of machine %s: %w", w.Machine.Name, err)
 	}
 	if w.Trial != nil {
 		w.Trial.Findings = findings(rep)
 	}
-	w.note("validation", "%s: %d cards, %d checks", rep.Outcome, len(rep.Cards), len(rep.Checks))
+	w.note("validation", "%s: %d cards, %d checks (report %s)", rep.Outcome, len(rep.Cards), len(rep.Checks), h.kept.ID)
 	if rep.Blocks() {
 		w.Job.Reason = clip(rep.Reason())
 		return e.failJob(ctx, w)

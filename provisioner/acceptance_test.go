@@ -225,6 +225,19 @@ func TestAcceptanceRun(t *testing.T) {
 		t.Errorf("findings of n2 are %+v", f)
 	}
 
+	// Each machine's report is with the others: signed, under its run, with the rates and cards of the machine; so is that of the one that sent none.
+	for i, want := range []string{"", "load.memory: 12 wrong words", "plan.answer: the machine sent no report", "host.sel: ", ""} {
+		k := y.newest(provisioner.ReportFilter{MachineID: ms[i].ID, RunID: run.ID, Plan: accelerator.PlanAcceptance})
+		r, err := document.Verify(k.Body, y.ReportKey.Public().(ed25519.PublicKey))
+		if err != nil || k.Blocks != (want != "") || !strings.HasPrefix(k.Reason, want) || r.Subject.Name != ms[i].Name || r.BMC == nil || len(r.BMC.Firmware) == 0 {
+			t.Errorf("kept of %s: %v, %q, want %q; subject %+v", ms[i].Name, err, k.Reason, want, r.Subject)
+		}
+	}
+	card, err := y.db.Card(t.Context(), "S-n1"+ms[0].Hardware.Accelerators[0].Slot)
+	if err != nil || card.Now == nil || card.Now.Machine != "n1" || len(card.Seen) != 1 {
+		t.Errorf("a card of n1 is on record as %+v, %v", card, err)
+	}
+
 	// What is signed names every machine and every card, and no bit of it can be changed.
 	signed, err := y.db.SignedReport(t.Context(), run.ID)
 	y.must(err)

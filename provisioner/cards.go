@@ -14,6 +14,10 @@ func checkRecord(r accelerator.Report, back Background) (accelerator.Check, []st
 	c := accelerator.Check{ID: "card.record", Required: true, Outcome: accelerator.Pass, Action: accelerator.ActNone}
 	serials := map[string]string{} // by slot
 	var strays []string
+	exchanged := accelerator.Fail
+	if r.Plan == accelerator.PlanAcceptance { // which begins the record: parts are exchanged until it passes
+		exchanged = accelerator.Warn
+	}
 	say := func(o accelerator.Outcome, format string, a ...any) {
 		c.Outcome = accelerator.Worse(c.Outcome, o)
 		c.Evidence = append(c.Evidence, fmt.Sprintf(format, a...))
@@ -63,8 +67,10 @@ func checkRecord(r accelerator.Report, back Background) (accelerator.Check, []st
 		if !taken || slices.ContainsFunc(back.Here, func(o Place) bool { return o.Serial == now }) {
 			continue // nothing there, which card.count tells; or a card of this machine that moved
 		}
-		say(accelerator.Fail, "%s: serial %s is where %s was when report %s was taken on %s%s: exchanged since", p.Slot, now, p.Serial, p.ReportID, day(p.LastSeen), ofOrder(p.OrderID))
-		strays = append(strays, now)
+		say(exchanged, "%s: serial %s is where %s was when report %s was taken on %s%s: exchanged since", p.Slot, now, p.Serial, p.ReportID, day(p.LastSeen), ofOrder(p.OrderID))
+		if exchanged == accelerator.Fail {
+			strays = append(strays, now)
+		}
 	}
 	slices.Sort(c.Evidence)
 	switch c.Outcome {
@@ -72,7 +78,7 @@ func checkRecord(r accelerator.Report, back Background) (accelerator.Check, []st
 		c.Summary = "the cards are not those on record"
 		c.Advice = "find out who moved or exchanged the card; when it is right so: bareyard card forget OLD-SERIAL --reason …"
 	case accelerator.Warn:
-		c.Summary = "cards have changed their slots"
+		c.Summary = "cards have changed since the last report"
 	default:
 		c.Summary = fmt.Sprintf("%d serial numbers are this machine's, or new", len(serials))
 	}

@@ -3,7 +3,6 @@ package provisioner
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,15 +11,8 @@ import (
 	"time"
 
 	"github.com/bareyard/bareyard/accelerator"
-	"github.com/bareyard/bareyard/ipmi"
 	"github.com/bareyard/bareyard/machine"
 )
-
-// Sensors reads what BMCs measure and log; answered by ipmi.Controller.
-type Sensors interface {
-	Health(ctx context.Context, t ipmi.Target) (ipmi.Health, error)
-	Events(ctx context.Context, t ipmi.Target, cursor string) (ipmi.EventPage, error)
-}
 
 // Validation is how machines are validated. The zero value is right.
 type Validation struct {
@@ -75,10 +67,10 @@ func (e *Engine) rule(ctx context.Context, m machine.Machine, j machine.Job) (*K
 	if err != nil {
 		return nil, err
 	}
-	if e.Sensors != nil {
+	if e.Facts != nil {
 		// What is logged from the moment that the machine was handed its image on is this installation's.
 		began := r.Taken.Add(-time.Duration(r.Seconds)*time.Second - bootSlack)
-		r = r.WithBMC(e.readBMC(ctx, m), began)
+		r = r.WithBMC(e.askedBMC(ctx, m), began)
 	}
 	return e.keep(ctx, m, j, r)
 }
@@ -118,7 +110,7 @@ const bootSlack = 15 * time.Minute
 
 // keep judges a report by what is on record of the machine and its cards, and makes of it what is stored.
 func (e *Engine) keep(ctx context.Context, m machine.Machine, j machine.Job, r accelerator.Report) (*Kept, error) {
-	v := Verdict{ID: reportID(j), MachineID: m.ID, OrderID: j.OrderID, JobID: j.ID, Class: m.Class}
+	v := verdictOf(m, j)
 	var strays []string
 	if e.Reports != nil {
 		back, err := e.Reports.Background(ctx, m.ID, serialsOf(r))
@@ -131,10 +123,23 @@ func (e *Engine) keep(ctx context.Context, m machine.Machine, j machine.Job, r a
 			r, _ = r.Waive(w.Check, slotsOf(r, w.Card), w.Note())
 		}
 	}
-	r.Subject = accelerator.Subject{Report: v.ID, Machine: m.ID, Name: m.Name, Serial: m.Hardware.Serial, Class: m.Class, Order: j.OrderID, Job: j.ID}
+	r.Subject = subjectOf(m, j)
 	k, err := NewKept(v, r, e.ReportKey)
 	k.Strays = strays
 	return &k, err
+}
+
+// verdictOf begins what is known of a report of a job.
+func verdictOf(m machine.Machine, j machine.Job) Verdict {
+	v := Verdict{ID: reportID(j), MachineID: m.ID, OrderID: j.OrderID, JobID: j.ID, Class: m.Class}
+	if j.Acceptance != nil {
+		v.RunID = j.Acceptance.RunID
+	}
+	return v
+}
+
+func subjectOf(m machine.Machine, j machine.Job) accelerator.Subject {
+	return accelerator.Subject{Report: reportID(j), Machine: m.ID, Name: m.Name, Serial: m.Hardware.Serial, Class: m.Class, Order: j.OrderID, Job: j.ID}
 }
 
 // reportID names the report of an attempt. A step that is done again makes it again.
@@ -162,12 +167,8 @@ func (e *Engine) ruled(ctx context.Context, w *Work, k Kept) error {
 
 // failSilent ends an attempt whose machine fell silent in its validation. Once may be the network's; a machine that does it again is quarantined.
 func (e *Engine) failSilent(ctx context.Context, w *Work, why string) error {
-	r := accelerator.Report{Schema: accelerator.Schema, Taken: w.Now, Rules: accelerator.RulesVersion, Plan: accelerator.PlanPostboot, Cards: []accelerator.CardResult{}, Drivers: []accelerator.DriverNote{}}
-	r = r.With(accelerator.Check{ID: "plan.answer", Outcome: accelerator.Error, Required: true, Summary: "the machine fell silent during its validation", Action: accelerator.ActReboot,
-		Evidence: []string{why}, Advice: "read its console and its BMC's log of that time; a machine that falls silent under load again has a fault"})
 	if e.Reports != nil {
-		v := Verdict{ID: reportID(*w.Job), MachineID: w.Machine.ID, OrderID: w.Job.OrderID, JobID: w.Job.ID, Class: w.Machine.Class}
-		k, err := NewKept(v, r, e.ReportKey)
+		k, err := NewKept(verdictOf(*w.Machine, *w.Job), noAnswer(*w.Machine, *w.Job, accelerator.PlanPostboot, accelerator.Error, w.Now, why), e.ReportKey)
 		if err != nil {
 			return err
 		}
@@ -176,92 +177,30 @@ func (e *Engine) failSilent(ctx context.Context, w *Work, why string) error {
 	return e.failAttempt(ctx, w, w.Job.Attempt > 1, why)
 }
 
-// bmcTime bounds the reading of a BMC: it must not use up the step's time.
+// noAnswer is the report of a machine that sent none.
+func noAnswer(m machine.Machine, j machine.Job, plan accelerator.Plan, o accelerator.Outcome, now time.Time, why string) accelerator.Report {
+	r := accelerator.Report{Schema: accelerator.Schema, Taken: now, Subject: subjectOf(m, j), Rules: accelerator.RulesVersion, Plan: plan, Cards: []accelerator.CardResult{}, Drivers: []accelerator.DriverNote{}}
+	return r.With(accelerator.Check{ID: "plan.answer", Outcome: o, Required: true, Summary: "the machine sent no report of its validation", Action: accelerator.ActReboot,
+		Evidence: []string{why}, Advice: "read its console and its BMC's log of that time; a machine that falls silent under load again has a fault"})
+}
+
+// bmcTime bounds the reading of a BMC for a validation: it must not use up the step's time.
 const bmcTime = 30 * time.Second
 
-// readBMC reads what a report needs of a machine's BMC. A BMC that does not answer is a finding, no error.
-func (e *Engine) readBMC(ctx context.Context, m machine.Machine) *accelerator.BMC {
+// askedBMC is what a machine's BMC says for its report. A BMC that does not answer is a finding, no error.
+func (e *Engine) askedBMC(ctx context.Context, m machine.Machine) *accelerator.BMC {
 	ctx, cancel := context.WithTimeout(ctx, bmcTime)
 	defer cancel()
-	out := &accelerator.BMC{Taken: time.Now().UTC(), Supplies: []accelerator.Supply{}, Fans: []accelerator.Fan{}, Events: []accelerator.SELEvent{}}
-	err := e.bmc(ctx, m, func(t ipmi.Target) error {
-		health, err := e.Sensors.Health(ctx, t)
-		if err != nil {
-			return err
-		}
-		out.Supplies, out.Fans = powerOf(health.Readings), fansOf(health.Readings)
-		cursor := ""
-		for range mostPages {
-			page, err := e.Sensors.Events(ctx, t, cursor)
-			if errors.Is(err, ipmi.ErrUnsupported) {
-				break
-			}
-			if err != nil {
-				return err
-			}
-			out.Full = out.Full || page.Full
-			for _, ev := range page.Events {
-				out.Events = append(out.Events, accelerator.SELEvent{At: ev.At, Sensor: machine.CleanText(ev.Sensor), Text: machine.CleanText(ev.Message), Severity: string(ev.Severity), Asserted: !ev.Cleared})
-			}
-			if cursor = page.Cursor; !page.More {
-				break
-			}
-		}
-		out.Events = out.Events[max(0, len(out.Events)-mostEvents):]
-		return nil
-	})
+	out, _, err := e.readBMC(ctx, m, "")
 	if err != nil {
 		out.Error = clip(err.Error())
 	}
-	return out
+	out.Events = out.Events[max(0, len(out.Events)-mostEvents):]
+	return &out
 }
 
 // mostEvents is how many entries of a BMC's log go into a report: the newest, which are at its end.
 const mostEvents = 200
-
-// absent is what package ipmi says of a sensor whose part is not there.
-const absent = "not there"
-
-// powerOf makes facts of the readings about power supplies. A reading that says nothing of the state is none.
-func powerOf(list []ipmi.Reading) []accelerator.Supply {
-	out := []accelerator.Supply{}
-	for _, r := range list {
-		if r.Kind != ipmi.PowerSupply || r.State == ipmi.Unclear && r.Text != absent {
-			continue
-		}
-		s := accelerator.Supply{Name: machine.CleanText(r.Name), Present: r.Text != absent, Healthy: accelerator.Measured(r.State == ipmi.OK, "", "bmc")}
-		text := strings.ToLower(r.Text)
-		if r.State == ipmi.Warning {
-			s.Healthy = accelerator.Unreadable[bool]("bmc", "it warns: "+machine.CleanText(r.Text))
-		}
-		if strings.Contains(text, "input lost") || strings.Contains(text, "ac lost") || strings.Contains(text, "input out of range") {
-			s.Input = accelerator.Measured(false, "", "bmc")
-		}
-		if r.Known && r.Unit == "W" {
-			s.Watts = accelerator.Measured(int64(r.Value), "W", "bmc")
-		}
-		if !s.Present { // an empty bay: whether there should be a supply in it, the inventory knows
-			continue
-		}
-		out = append(out, s)
-	}
-	return out
-}
-
-func fansOf(list []ipmi.Reading) []accelerator.Fan {
-	out := []accelerator.Fan{}
-	for _, r := range list {
-		if r.Kind != ipmi.Fan || r.Text == absent || r.State == ipmi.Unclear && !r.Known {
-			continue
-		}
-		f := accelerator.Fan{Name: machine.CleanText(r.Name), Present: true, Healthy: accelerator.Measured(r.State != ipmi.Critical, "", "bmc")}
-		if r.Known && r.Unit == "RPM" {
-			f.RPM = accelerator.Measured(int64(r.Value), "RPM", "bmc")
-		}
-		out = append(out, f)
-	}
-	return out
-}
 
 func serialsOf(r accelerator.Report) []string {
 	var out []string

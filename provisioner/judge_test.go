@@ -28,6 +28,10 @@ func (b *board) Health(context.Context, ipmi.Target) (ipmi.Health, error) {
 	return ipmi.Health{Readings: b.readings}, b.err
 }
 
+func (b *board) Inventory(context.Context, ipmi.Target) (ipmi.Inventory, error) {
+	return ipmi.Inventory{}, b.err
+}
+
 func (b *board) Events(context.Context, ipmi.Target, string) (ipmi.EventPage, error) {
 	return ipmi.EventPage{Events: b.events}, b.err
 }
@@ -118,7 +122,7 @@ func TestValidationFaults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			y.t = t
-			y.Sensors = &c.board
+			y.Facts = &c.board
 			bad, good := y.addMachine(number+1), y.addMachine(number+2)
 			number += 2
 			serial := func(n int) string { return fmt.Sprintf("165%06d", 10*number+n) } // each its own: else the next machine has this one's cards
@@ -151,7 +155,7 @@ func TestValidationFaults(t *testing.T) {
 			if got.State != machine.Quarantined || got.OrderID != "" || got.Public || !strings.Contains(got.Reason, c.blocked) {
 				t.Errorf("machine is %s: %s", got.State, got.Reason)
 			}
-			y.Sensors = nil
+			y.Facts = nil
 			y.must(y.Act(t.Context(), provisioner.Action{Kind: provisioner.ActPlace, OrderID: o.ID}))
 			y.validated(good.ID, found(serial(8), serial(9)))
 			if got := y.order(o.ID); got.State != machine.OrderActive || got.MachineID != good.ID {

@@ -98,13 +98,12 @@ type Engine struct {
 	Settings BIOSSettings // these two nil: the firmware's settings are nobody's business
 	Profiles BIOSProfiles
 
-	Facts            BMCFacts    // nil: acceptance does not know what BMCs saw, and is incomplete
+	Facts            BMCFacts    // nil: no BMC is asked what it saw, and acceptance is incomplete
 	Acceptances      Acceptances // nil: there are no acceptance runs
 	AcceptanceConfig AcceptanceConfig
 
-	// Validation. Without Reports a report decides and is not kept; without Sensors the BMC is not asked for it.
+	// Validation. Without Reports a report decides and is not kept.
 	Reports    Reports
-	Sensors    Sensors
 	ReportKey  ed25519.PrivateKey // signs reports; nil: they are kept unsigned
 	Validation Validation
 

@@ -194,7 +194,7 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 		return err
 	}
 	server.Pools, server.Addresses, server.Ledger = db, db, db
-	engine.Facts, engine.Acceptances, server.Acceptances = bmcs, db, db
+	engine.Acceptances, server.Acceptances = db, db
 	cfg.Acceptance.join(engine, server)
 	hub, recorder := newConsoles(cfg, engine, db, node, log)
 	server.Desk = api.Desk{BMCs: db, Health: db, Consoles: hub, Records: db, CustomersMay: cfg.Console.Customers}
@@ -267,7 +267,7 @@ func newEngine(cfg config, db *postgres.DB, log *slog.Logger, ca string, edge ne
 		Baselines: bmcs, HostAccess: bmcs, Care: cfg.BMC.care(), Settings: bmcs, Profiles: db,
 		Discovery: cfg.Boot.Discovery, Inbox: db, Visits: db, List: db, Identify: bmcs, Boots: db,
 		SeenWithin: time.Duration(cfg.BMC.SeenWithin), ObeyWithin: time.Duration(cfg.BMC.ObeyWithin),
-		Reports: db, Sensors: bmcs, Validation: cfg.Validation.rules(),
+		Reports: db, Facts: bmcs, Validation: cfg.Validation.rules(),
 		Edge: edge, Ports: ports,
 		Agents:   "https://" + net.JoinHostPort(cfg.Boot.Address.String(), port),
 		Images:   fmt.Sprintf("http://%s/images", net.JoinHostPort(cfg.Boot.Address.String(), strconv.Itoa(int(cfg.Boot.HTTPPort)))),
