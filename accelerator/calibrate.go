@@ -58,11 +58,15 @@ func Calibrate(reports []Report, name, source string) (Profile, []string, error)
 	var notes []string
 	if v, ok := only(c.memory); ok {
 		p.Memory = Known[int64]{v, Calibrated, source}
+	} else if len(c.memory) == 0 {
+		notes = append(notes, "memory: no card tells its size, left unknown")
 	} else {
 		notes = append(notes, fmt.Sprintf("memory: drivers report %d different sizes, left unknown", len(c.memory)))
 	}
 	if v, ok := only(c.power); ok {
 		p.Power = Known[int64]{v, Calibrated, source}
+	} else if len(c.power) == 0 {
+		notes = append(notes, "power: no card tells its factory limit, left unknown")
 	} else {
 		notes = append(notes, fmt.Sprintf("power: %d different factory limits, left unknown", len(c.power)))
 	}
@@ -110,14 +114,20 @@ func (c *calibration) card(r Report, k CardResult) {
 // do not move for the few bad cards that every fleet has.
 func limitOf(key Limit, values []float64, source string) Limit {
 	m := median(values)
+	key.Median, key.Spread = round4(m), round4(deviation(values))
+	key.Min = round4(max(m-max(farOut*key.Spread, leastMargin*m), m/2))
+	key.Cards, key.Status, key.Source = int64(len(values)), Calibrated, source
+	return key
+}
+
+// deviation is the median distance from the median, made comparable to a standard deviation.
+func deviation(values []float64) float64 {
+	m := median(values)
 	distances := make([]float64, 0, len(values))
 	for _, v := range values {
 		distances = append(distances, math.Abs(v-m))
 	}
-	key.Median, key.Spread = round4(m), round4(madToSigma*median(distances))
-	key.Min = round4(max(m-max(farOut*key.Spread, leastMargin*m), m/2))
-	key.Cards, key.Status, key.Source = int64(len(values)), Calibrated, source
-	return key
+	return madToSigma * median(distances)
 }
 
 // round4 keeps four significant digits: no rate is known better.

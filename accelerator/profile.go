@@ -44,8 +44,8 @@ const (
 
 // Match says which cards a profile is for.
 type Match struct {
-	Device    string // PCI vendor:device, four lower-case hex digits each
-	Subsystem string // vendor:device of the board; "" for every board
+	Device    string `json:"device"`              // PCI vendor:device, four lower-case hex digits each
+	Subsystem string `json:"subsystem,omitempty"` // vendor:device of the board; "" for every board
 }
 
 func (m Match) String() string {

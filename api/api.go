@@ -121,6 +121,7 @@ func (s *Server) Handler() http.Handler {
 	s.edgeRoutes(api)
 	s.reportRoutes(api, mux)
 	s.validationRoutes(api)
+	s.profileRoutes(api)
 	mux.HandleFunc("PUT /v1/images/{name}", s.importImage) // not huma's: the body must not be held in memory
 	s.agentRoutes(mux)
 	s.consoleRoutes(api, mux)

@@ -106,6 +106,7 @@ type Engine struct {
 	Reports    Reports
 	ReportKey  ed25519.PrivateKey // signs reports; nil: they are kept unsigned
 	Validation Validation
+	Fleet      Fleet // what all cards reach; used by what is about profiles alone
 
 	Calendar  Calendar // nil: nothing changes by itself
 	Discovery bool     // machines that nobody has enrolled are looked at

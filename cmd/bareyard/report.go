@@ -121,7 +121,7 @@ func (r *reportShow) Run(ctx context.Context, t *terminal) error {
 
 type reportVerify struct {
 	remote
-	File string `arg:"" type:"existingfile" help:"A report as --signed saved it."`
+	File string `arg:"" type:"existingfile" help:"A report as --signed saved it, or that of an acceptance run."`
 	Key  string `type:"existingfile" placeholder:"FILE" help:"Public key, PEM (default: the server's keys)."`
 }
 
@@ -147,6 +147,9 @@ func (r *reportVerify) Run(ctx context.Context, t *terminal) error {
 		if err != nil {
 			return err
 		}
+	}
+	if run, err := document.VerifyRun(text, keys...); err == nil {
+		return r.tell(t, run, "the signature fits: acceptance run %s of %d machines, begun %s: %d passed, %d failed, %d incomplete", run.ID, len(run.Machines), run.Created.UTC().Format("2006-01-02 15:04:05 UTC"), run.Passed, run.Failed, run.Incomplete)
 	}
 	rep, err := document.Verify(text, keys...)
 	if err != nil {

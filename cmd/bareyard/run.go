@@ -22,18 +22,20 @@ type commands struct {
 
 	Acceptance acceptanceCommand `cmd:"" help:"Try new hardware for hours, and take what passes into stock."`
 
-	Task    taskCommand    `cmd:"" help:"Work that waits for a person."`
-	Report  reportCommand  `cmd:"" help:"Reports of validations: show, save, verify."`
-	Card    cardCommand    `cmd:"" help:"Single cards: where they are, and where they were."`
-	Waiver  waiverCommand  `cmd:"" help:"Checks that block nothing for a while."`
-	Token   tokenCommand   `cmd:"" help:"Make API tokens."`
-	Serve   serveCommand   `cmd:"" help:"Run the server."`
-	RAMDisk ramdiskCommand `cmd:"" name:"ramdisk" help:"Build the RAM disk that machines network-boot."`
-	Edge    edgeCommand    `cmd:"" help:"Carry public addresses on a box of its own."`
-	NetBox  netboxCommand  `cmd:"" name:"netbox" help:"Take over what NetBox knows."`
-	Doctor  doctorCommand  `cmd:"" help:"Say what this machine lacks to run the server, and how to get it."`
-	Lab     labCommand     `cmd:"" help:"Run a virtual data centre on this machine."`
-	Version versionCommand `cmd:"" help:"Print the version."`
+	Task     taskCommand     `cmd:"" help:"Work that waits for a person."`
+	Report   reportCommand   `cmd:"" help:"Reports of validations: show, save, verify."`
+	Card     cardCommand     `cmd:"" help:"Single cards: where they are, and where they were."`
+	Profile  profileCommand  `cmd:"" help:"What is known of each kind of card, and what yours reach."`
+	Validate validateCommand `cmd:"" help:"Validate the machine that this runs on, or with --machine another."`
+	Waiver   waiverCommand   `cmd:"" help:"Checks that block nothing for a while."`
+	Token    tokenCommand    `cmd:"" help:"Make API tokens."`
+	Serve    serveCommand    `cmd:"" help:"Run the server."`
+	RAMDisk  ramdiskCommand  `cmd:"" name:"ramdisk" help:"Build the RAM disk that machines network-boot."`
+	Edge     edgeCommand     `cmd:"" help:"Carry public addresses on a box of its own."`
+	NetBox   netboxCommand   `cmd:"" name:"netbox" help:"Take over what NetBox knows."`
+	Doctor   doctorCommand   `cmd:"" help:"Say what this machine lacks to run the server, and how to get it."`
+	Lab      labCommand      `cmd:"" help:"Run a virtual data centre on this machine."`
+	Version  versionCommand  `cmd:"" help:"Print the version."`
 }
 
 // terminal is where a command reads its surroundings and writes its answer. Answers go to out, what was done meanwhile to err.

@@ -267,7 +267,7 @@ func newEngine(cfg config, db *postgres.DB, log *slog.Logger, ca string, edge ne
 		Baselines: bmcs, HostAccess: bmcs, Care: cfg.BMC.care(), Settings: bmcs, Profiles: db,
 		Discovery: cfg.Boot.Discovery, Inbox: db, Visits: db, List: db, Identify: bmcs, Boots: db,
 		SeenWithin: time.Duration(cfg.BMC.SeenWithin), ObeyWithin: time.Duration(cfg.BMC.ObeyWithin),
-		Reports: db, Facts: bmcs, Validation: cfg.Validation.rules(),
+		Reports: db, Fleet: db, Facts: bmcs, Validation: cfg.Validation.rules(),
 		Edge: edge, Ports: ports,
 		Agents:   "https://" + net.JoinHostPort(cfg.Boot.Address.String(), port),
 		Images:   fmt.Sprintf("http://%s/images", net.JoinHostPort(cfg.Boot.Address.String(), strconv.Itoa(int(cfg.Boot.HTTPPort)))),
