@@ -145,6 +145,10 @@ func TestSign(t *testing.T) {
 			t.Errorf("%s verifies", name)
 		}
 	}
+	plain, _ := json.Marshal(r)
+	if _, err := Verify(plain, public); !errors.Is(err, ErrUnsigned) {
+		t.Errorf("the report alone: %v", err)
+	}
 	if _, err := Verify(data, other); !errors.Is(err, ErrSignature) {
 		t.Errorf("another's key: %v", err)
 	}

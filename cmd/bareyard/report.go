@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -152,6 +153,9 @@ func (r *reportVerify) Run(ctx context.Context, t *terminal) error {
 		return r.tell(t, run, "the signature fits: acceptance run %s of %d machines, begun %s: %d passed, %d failed, %d incomplete", run.ID, len(run.Machines), run.Created.UTC().Format("2006-01-02 15:04:05 UTC"), run.Passed, run.Failed, run.Incomplete)
 	}
 	rep, err := document.Verify(text, keys...)
+	if errors.Is(err, document.ErrUnsigned) {
+		return &machine.Error{Code: machine.Invalid, Message: err.Error(), Hint: "save it with --signed; a run is signed when it ends, not while it is under way or when it was called off"}
+	}
 	if err != nil {
 		return &machine.Error{Code: machine.Invalid, Message: err.Error(), Hint: "it was changed since it was signed, or signed by another site: do not trust it"}
 	}
