@@ -10,15 +10,7 @@ import (
 
 // TestEventsSettled: whoever goes on from the last event that he saw does not miss one whose transaction ended later than that of a larger id.
 func TestEventsSettled(t *testing.T) {
-	seal, err := NewSeal([]byte(strings.Repeat("00", 32)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	db, err := Open(t.Context(), startCluster(t, clusterDir(t)).URL(), seal, nil, Tuning{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
+	db := openDB(t)
 	kinds := func(settled bool) string {
 		t.Helper()
 		list, err := db.Events(t.Context(), provisioner.EventFilter{Settled: settled})

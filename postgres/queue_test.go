@@ -14,15 +14,7 @@ import (
 
 // TestQueue holds what must be true of actions when servers die, stop and find nobody at home.
 func TestQueue(t *testing.T) {
-	seal, err := NewSeal([]byte(strings.Repeat("00", 32)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	db, err := Open(t.Context(), startCluster(t, clusterDir(t)).URL(), seal, nil, Tuning{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
+	db := openDB(t)
 	for name, test := range map[string]func(*testing.T, *DB){
 		"a killed server takes up its own": killedServerTakesUpItsOwn,
 		"a stopped server hands over":      stoppedServerHandsOver,
@@ -169,4 +161,19 @@ func fenceIsNeverGivenUp(t *testing.T, db *DB) {
 	if err := db.pool.QueryRow(t.Context(), `SELECT state FROM river_job`).Scan(&state); err != nil || state == "discarded" {
 		t.Errorf("the fence is %s, %v", state, err)
 	}
+}
+
+// openDB opens a database of its own, in a cluster of its own.
+func openDB(t *testing.T) *DB {
+	t.Helper()
+	seal, err := NewSeal([]byte(strings.Repeat("00", 32)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, err := Open(t.Context(), startCluster(t, clusterDir(t)).URL(), seal, nil, Tuning{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	return db
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 
@@ -16,15 +15,7 @@ import (
 
 // TestWatchReservations: a change is told within moments, quiet does not end the watch, and the end of the connection is an error.
 func TestWatchReservations(t *testing.T) {
-	seal, err := NewSeal([]byte(strings.Repeat("00", 32)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	db, err := Open(t.Context(), startCluster(t, clusterDir(t)).URL(), seal, nil, Tuning{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
+	db := openDB(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	sql := func(text string, args ...any) {

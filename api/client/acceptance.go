@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -38,20 +37,7 @@ func (c *Client) DecideRun(ctx context.Context, id, verb, machineID, reason stri
 
 // RunReport returns the report of a run: form "" is JSON, ".html" a page, ".xml" JUnit.
 func (c *Client) RunReport(ctx context.Context, id, form string) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+runPath(id)+"/report"+form, nil)
-	if err != nil {
-		return nil, fmt.Errorf("make request: %w", err)
-	}
-	res, err := c.do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(res.Body, 256<<20))
-	if err != nil {
-		return nil, fmt.Errorf("read report of run: %w", err)
-	}
-	return body, nil
+	return c.file(ctx, runPath(id)+"/report"+form)
 }
 
 // WatchRun calls fn with the run whenever it has changed, until it is over, ctx ends, or the stream breaks (the server restarts, say).

@@ -25,7 +25,12 @@ func (c *Client) OrderReports(ctx context.Context, order string) (out []provisio
 
 // ReportForm returns a report as .json (signed), .html or .xml (JUnit).
 func (c *Client) ReportForm(ctx context.Context, id, form string) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+"/v1/reports/"+url.PathEscape(id)+form, nil)
+	return c.file(ctx, "/v1/reports/"+url.PathEscape(id)+form)
+}
+
+// file returns what is no JSON of ours to read.
+func (c *Client) file(ctx context.Context, path string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path, nil)
 	if err != nil {
 		return nil, fmt.Errorf("make request: %w", err)
 	}
@@ -34,11 +39,11 @@ func (c *Client) ReportForm(ctx context.Context, id, form string) ([]byte, error
 		return nil, err
 	}
 	defer res.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(res.Body, 64<<20))
+	body, err := io.ReadAll(io.LimitReader(res.Body, 256<<20))
 	if err != nil {
-		return nil, fmt.Errorf("read report: %w", err)
+		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
-	return text, nil
+	return body, nil
 }
 
 // ReportKeys returns the public keys that reports verify with, by their names.
