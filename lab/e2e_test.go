@@ -255,6 +255,28 @@ func TestWholeLife(t *testing.T) {
 	})
 }
 
+// measure compares what the customer gets with what he ordered. More is never right; less can be the doing of a busy box, on which the
+// machine's only processor is emulated, so it is measured again.
+func (s *site) measure(ctx context.Context, o machine.Order) {
+	want := float64(o.Bandwidth)
+	for try := 1; ; try++ {
+		rate, err := s.lab.Bandwidth(ctx, o.Address, "root", s.key, 5*time.Second)
+		s.must(err)
+		s.t.Logf("bandwidth ordered %d, down %.1f, up %.1f Mbit/s", o.Bandwidth, rate.Down, rate.Up)
+		if max(rate.Down, rate.Up) > 1.1*want {
+			s.t.Errorf("measured %.1f down and %.1f up, ordered %.0f Mbit/s", rate.Down, rate.Up, want)
+			return
+		}
+		if min(rate.Down, rate.Up) >= 0.9*want {
+			return
+		}
+		if try == 3 {
+			s.t.Errorf("measured %.1f down and %.1f up, three times too little, ordered %.0f Mbit/s", rate.Down, rate.Up, want)
+			return
+		}
+	}
+}
+
 // life is what a customer does.
 func (s *site) life(ctx context.Context, class, name string) {
 	t := s.t
@@ -266,14 +288,7 @@ func (s *site) life(ctx context.Context, class, name string) {
 	if got := s.ssh(ctx, o, "hostname"); got != o.Hostname {
 		t.Errorf("hostname is %q, ordered %q", got, o.Hostname)
 	}
-	rate, err := s.lab.Bandwidth(ctx, o.Address, "root", s.key, 5*time.Second)
-	s.must(err)
-	t.Logf("bandwidth ordered %d, down %.1f, up %.1f Mbit/s", o.Bandwidth, rate.Down, rate.Up)
-	for _, got := range []float64{rate.Down, rate.Up} {
-		if want := float64(o.Bandwidth); got < 0.9*want || got > 1.1*want {
-			t.Errorf("measured %.1f Mbit/s, ordered %.0f", got, want)
-		}
-	}
+	s.measure(ctx, o)
 	s.checkReport(ctx, o, m)
 	// What a tenant must not reach: the controller, the provisioning network, BMCs.
 	for _, target := range []string{"10.77.0.1:8443", "10.77.0.1:8080", "10.78.0.12:623"} {
@@ -297,7 +312,7 @@ func (s *site) life(ctx context.Context, class, name string) {
 	if _, err := s.client.Reinstall(ctx, o.ID, "debian-12", "not-the-hostname", false); machine.CodeOf(err) != machine.Invalid {
 		t.Errorf("reinstall without consent: %v", err)
 	}
-	_, err = s.client.Reinstall(ctx, o.ID, "debian-12", o.Hostname, false)
+	_, err := s.client.Reinstall(ctx, o.ID, "debian-12", o.Hostname, false)
 	s.must(err)
 	o = s.active(ctx, o.ID, nil)
 	if got := s.ssh(ctx, o, "test -e /etc/marker && echo old || echo new; for d in $(lsblk -dno NAME,SERIAL | awk '/-data$/ {print $1}'); do head -c 13 /dev/$d; done"); got != "new\ncustomer data" {
