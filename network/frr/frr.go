@@ -200,6 +200,9 @@ func (c Config) statements(explicit bool) ([]statement, error) {
 func (c Config) router(explicit bool, add func(...string)) error {
 	bgp := c.bgp()
 	add(bgp, "bgp router-id "+c.RouterID.String())
+	// While this timer of update groups runs, by default a second after a session came up, bgpd 8.4 skips withdrawals and never makes
+	// up for them: a carrier would be told of addresses that no machine has until the session ends.
+	add(bgp, "coalesce-time 0")
 	for _, n := range c.Neighbors {
 		peer := "neighbor " + n.Address.String()
 		add(bgp, fmt.Sprintf("%s remote-as %d", peer, n.ASN))

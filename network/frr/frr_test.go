@@ -52,6 +52,22 @@ func TestAnnounce(t *testing.T) {
 	w.carrier.learns(map[string]string{})
 }
 
+// TestWithdrawnAtOnce withdraws addresses as soon as a carrier that has come back knows them, where somebody has set a long coalesce-time.
+func TestWithdrawnAtOnce(t *testing.T) {
+	w := newWorld(t)
+	w.apply(w.config())
+	w.edge.vtysh("configure terminal", "router bgp 65001", "coalesce-time 5000")
+	w.apply(w.config())
+	w.peers()
+	for range 3 {
+		w.carry(port(1, network.On), port(2, network.Blackhole))
+		w.upstream.learns(map[string]string{"203.0.113.1/32": "", "203.0.113.2/32": hole, "2001:db8:1::/64": "", "2001:db8:2::/64": hole})
+		w.carry()
+		w.upstream.learns(map[string]string{})
+		w.edge.vtysh("clear bgp *")
+	}
+}
+
 func (r *router) shell(t *testing.T, script string) {
 	t.Helper()
 	run(t, "ip", "netns", "exec", r.ns, "sh", "-ec", script)
