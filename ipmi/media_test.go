@@ -61,6 +61,14 @@ func TestMedia(t *testing.T) {
 			})
 		})
 	}
+	t.Run("a full drive that refuses to be emptied", func(t *testing.T) {
+		redfish(t, bmctest.Fault{MediaRefused: true}, func(t *testing.T, w *world) {
+			w.redfish.Leave(iso)
+			if err := quick().EjectMedia(long(t), w.target); !errors.Is(err, ipmi.ErrBusy) || errors.Is(err, ipmi.ErrUnsupported) {
+				t.Errorf("err = %v, want ErrBusy: the disc is still in it", err)
+			}
+		})
+	})
 	t.Run("bad address", func(t *testing.T) {
 		redfish(t, bmctest.Fault{}, func(t *testing.T, w *world) {
 			for _, bad := range []string{"", "boot.iso", "ftp://192.0.2.1/x", "http://u:" + canary[:4] + "@192.0.2.1/x"} {

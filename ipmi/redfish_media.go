@@ -95,23 +95,30 @@ func protocolOf(address string) string {
 	return "HTTP"
 }
 
+// eject empties the drives, each whatever becomes of the others. A drive that is full and cannot be emptied is never ErrUnsupported, which says that
+// there is none to empty.
 func (l *link) eject(ctx context.Context) error {
 	drives, err := l.drives(ctx)
 	if err != nil {
 		return err
 	}
+	var first error
 	for _, d := range drives {
 		if !d.Inserted {
 			continue
 		}
-		if err := l.changeDrive(ctx, d, "#VirtualMedia.EjectMedia", []map[string]any{{}}, map[string]any{"Image": nil, "Inserted": false}); err != nil && !mayHaveArrived(err) {
-			return err
+		err := l.changeDrive(ctx, d, "#VirtualMedia.EjectMedia", []map[string]any{{}}, map[string]any{"Image": nil, "Inserted": false})
+		if err == nil || mayHaveArrived(err) {
+			_, err = l.watchDrive(ctx, d.path, func(d drive) bool { return !d.Inserted })
 		}
-		if _, err := l.watchDrive(ctx, d.path, func(d drive) bool { return !d.Inserted }); err != nil {
-			return err
+		if f := (*failure)(nil); errors.As(err, &f) && f.kind == ErrUnsupported {
+			err = &failure{kind: ErrBusy, detail: "a disc is in a drive and does not come out: " + f.detail, status: f.status, sent: f.sent}
+		}
+		if first == nil {
+			first = err
 		}
 	}
-	return nil
+	return first
 }
 
 // changeDrive uses the drive's action, with one body after the other as long as the service finds fault with it, or where there is no such action
