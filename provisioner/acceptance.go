@@ -187,6 +187,8 @@ func (e *Engine) unfit(m machine.Machine, o *machine.Order, image machine.Image)
 		return fmt.Sprintf("is %s and rented (order %s)", m.State, o.ID)
 	case o == nil && m.OrderID != "":
 		return fmt.Sprintf("is %s, held by order %s", m.State, m.OrderID)
+	case m.OrderID != "":
+		return fmt.Sprintf("is %s and was not wiped after order %s, which is %s", m.State, o.ID, o.State)
 	case m.State == machine.Accepting:
 		return "is in another acceptance run"
 	case !slices.Contains([]machine.State{machine.Enrolled, machine.Available, machine.Quarantined}, m.State):
@@ -241,7 +243,7 @@ func (e *Engine) cancelTrial(ctx context.Context, runID, machineID string, alone
 		if !w.Trial.State.Open() && !alone {
 			return nil
 		}
-		touched := w.Trial.State == machine.TrialRunning && w.Job != nil && !e.unseen(w.Job.Kind, w.Job.Step)
+		touched := w.Trial.State == machine.TrialRunning && w.Job != nil && (w.Job.Attempt > 1 || !e.unseen(w.Job.Kind, w.Job.Step))
 		if err := w.trialEvent(machine.TrialCancel, "%s", reason); err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package provisioner
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -50,16 +51,17 @@ func (e *Engine) overhear(ctx context.Context, m machine.Machine, j machine.Job)
 	return heard{cursor: cursor, facts: facts}, err
 }
 
-// consult is the work of the two steps at which an acceptance job asks the BMC. One that does not answer is a finding at last, not the job's end.
+// consult is the work of the two steps at which an acceptance job asks the BMC. After the trial one that does not answer is a finding at last, not the
+// job's end: the report is made all the same, in time that is left for it.
 func (e *Engine) consult(ctx context.Context, m machine.Machine, j machine.Job) (*heard, error) {
-	h, err := e.overhear(ctx, m, j)
+	asking, cancel := context.WithTimeout(ctx, cmp.Or(e.ObeyWithin, stepTime)*3/4)
+	h, err := e.overhear(asking, m, j)
+	cancel()
 	if err != nil {
 		step, _, _ := e.step(j.Kind, j.Step)
-		switch {
-		case errors.Is(err, ipmi.ErrCredentials), errors.Is(err, ipmi.ErrLocked), untrusted(err), j.Try < step.Tries:
-			return nil, err
-		case j.Step == machine.StepAskBMC:
-			return nil, err // the next step needs it as much
+		final := errors.Is(err, ipmi.ErrCredentials) || errors.Is(err, ipmi.ErrLocked) || untrusted(err)
+		if j.Step == machine.StepAskBMC || j.Try < step.Tries && !final {
+			return nil, err // the next steps need it as much, or it is tried again
 		}
 		h = heard{cursor: j.Acceptance.Cursor, facts: accelerator.BMC{Taken: time.Now().UTC(), Error: clip(err.Error())}}
 	}

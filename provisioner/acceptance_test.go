@@ -24,11 +24,16 @@ type yardBMC struct {
 	log    map[string][]ipmi.Event // by BMC address
 	bios   map[string]string
 	broken map[string]error
+	mute   map[string]bool // does not answer at all
 }
 
-func (b *yardBMC) Health(_ context.Context, t ipmi.Target) (ipmi.Health, error) {
+func (b *yardBMC) Health(ctx context.Context, t ipmi.Target) (ipmi.Health, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.mute[t.Address] {
+		<-ctx.Done()
+		return ipmi.Health{}, ipmi.ErrUnreachable
+	}
 	return ipmi.Health{Readings: []ipmi.Reading{{Name: "PSU1", Kind: ipmi.PowerSupply, State: ipmi.OK}, {Name: "FAN1", Kind: ipmi.Fan, Value: 9000, Known: true, Unit: "RPM", State: ipmi.OK}}}, b.broken[t.Address]
 }
 
@@ -60,7 +65,7 @@ func (b *yardBMC) add(m machine.Machine, severity ipmi.Severity, text string) {
 // newAcceptance is a yard with machines of one rack, an image that brings the driver, and BMCs.
 func newAcceptance(t *testing.T, machines int) (*yard, *yardBMC, []machine.Machine) {
 	y := newYard(t)
-	b := &yardBMC{log: map[string][]ipmi.Event{}, bios: map[string]string{}, broken: map[string]error{}}
+	b := &yardBMC{log: map[string][]ipmi.Event{}, bios: map[string]string{}, broken: map[string]error{}, mute: map[string]bool{}}
 	y.Facts, y.Acceptances = b, y.db
 	_, key, err := ed25519.GenerateKey(nil)
 	y.must(err)

@@ -44,11 +44,15 @@ func (e *Engine) Watch(ctx context.Context, every time.Duration) error {
 	}
 }
 
-// hearing is how long agents get to report to a server that has just started, before their silence counts.
+// hearing is how long agents get to report to a server that has just started, or has its database back, before their silence counts.
 const hearing = 30 * time.Second
 
 func (e *Engine) sweep(ctx context.Context) error {
+	asked := time.Now()
 	ids, err := e.Store.Overdue(ctx, 100)
+	if err != nil || time.Since(asked) > hearing {
+		e.watching.Store(time.Now().UnixNano()) // nobody could report meanwhile
+	}
 	if err != nil {
 		return err
 	}
@@ -89,8 +93,13 @@ func (e *Engine) Expire(ctx context.Context, machineID string) error {
 		}
 		step, _, _ := e.step(w.Job.Kind, w.Job.Step)
 		end := w.Job.StepAt.Add(deadline(w.Job, step))
-		if began := e.watching.Load(); began > 0 && w.Now.Before(end) && step.Actor != machine.Controller && time.Since(time.Unix(0, began)) < hearing {
-			return nil // we were down, not they: let them speak first
+		began := e.watching.Load()
+		justBack := began > 0 && time.Since(time.Unix(0, began)) < hearing
+		if justBack && step.Actor != machine.Controller && (w.Now.Before(end) || step.Name == machine.StepAccept) {
+			return nil // we were down, or the database, not they: let them speak first
+		}
+		if justBack && step.Actor == machine.Controller && !w.Now.Before(end) && e.past(w.Job, machine.StepAccept) {
+			w.Job.StepAt, end = w.Now, w.Now.Add(deadline(w.Job, step)) // what hours of trial have shown is not lost for that
 		}
 		if w.Now.Before(end) && step.Actor == machine.Controller {
 			w.note("job.resume", "%s was left by another server; taken up again", step.Name)

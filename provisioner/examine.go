@@ -56,6 +56,10 @@ func (e *Engine) beginExamination(ctx context.Context, machineID, why, hint stri
 		if !slices.Contains(states, from) {
 			return &machine.Error{Code: machine.Conflict, Message: fmt.Sprintf("machine %s is %s", w.Machine.Name, from), Hint: hint}
 		}
+		if w.Machine.OrderID != "" { // its job would be the order's, for its customer to read
+			return &machine.Error{Code: machine.Conflict, Message: fmt.Sprintf("machine %s is %s, and not free of order %s", w.Machine.Name, from, w.Machine.OrderID),
+				Hint: "release the order; of one that is over `bareyard machine return` wipes what is left, and looks at the machine too"}
+		}
 		if err := w.machineEvent(machine.Accept, "%s", why); err != nil {
 			return err
 		}

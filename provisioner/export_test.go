@@ -15,5 +15,8 @@ func (e *Engine) FencePower(ctx context.Context, m machine.Machine) error {
 // NextTrials picks the machines of a run that may start now.
 var NextTrials = nextTrials
 
+// Sweep looks once what is overdue.
+func (e *Engine) Sweep(ctx context.Context) error { return e.sweep(ctx) }
+
 // EjectLeft takes out the discs that jobs left, once.
 func (e *Engine) EjectLeft(ctx context.Context) error { return e.ejectLeft(ctx) }

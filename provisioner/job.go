@@ -116,6 +116,7 @@ func (e *Engine) failAttempt(ctx context.Context, w *Work, fatal bool, reason st
 		return e.hung(w, reason)
 	}
 	w.Job.Reason = fmt.Sprintf("%s: %s", w.Job.Step, reason)
+	fatal = fatal || e.past(w.Job, machine.StepAccept) // hours of trial are not repeated for what comes after
 	if !fatal && w.Job.Attempt < machine.MaxAttempts {
 		if err := w.jobEvent(machine.JobRetry, "attempt %d failed at %s: %s; starting over", w.Job.Attempt, w.Job.Step, reason); err != nil {
 			return err
@@ -199,6 +200,13 @@ func (e *Engine) unseen(kind machine.JobKind, name machine.StepName) bool {
 	_, at, _ := e.step(kind, name)
 	_, hello, _ := e.step(kind, machine.StepHello)
 	return at <= hello
+}
+
+// past reports whether a job is behind the named step of its plan.
+func (e *Engine) past(j *machine.Job, name machine.StepName) bool {
+	_, at, _ := e.step(j.Kind, j.Step)
+	_, named, _ := e.step(j.Kind, name)
+	return named >= 0 && at > named
 }
 
 // fence cuts a machine off: no public address, no provisioning port, no power.

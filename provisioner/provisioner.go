@@ -147,7 +147,7 @@ type Engine struct {
 	Lease time.Duration                        // how long a controller step may be silent before another replica takes it up; zero means 90 s
 	Log   *slog.Logger                         // nil means silence
 
-	watching atomic.Int64 // when Watch began, in Unix nanoseconds
+	watching atomic.Int64 // since when Watch has had the database, in Unix nanoseconds
 }
 
 // ErrStale refuses a report of an older attempt or of a job that is over: whoever sent it must stop and power off.
