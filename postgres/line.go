@@ -17,7 +17,11 @@ const lineColumns = `l.name, l.site, l.min_bandwidth, l.max_bandwidth, l.carrier
 
 // Line implements provisioner.Shelf.
 func (db *DB) Line(ctx context.Context, name string) (network.Line, error) {
-	l, err := one[network.Line](ctx, db.pool, "line", name, `SELECT `+lineColumns+` FROM line l WHERE name = $1`)
+	return getLine(ctx, db.pool, name)
+}
+
+func getLine(ctx context.Context, q querier, name string) (network.Line, error) {
+	l, err := one[network.Line](ctx, q, "line", name, `SELECT `+lineColumns+` FROM line l WHERE name = $1`)
 	return l.WithDefaults(), err
 }
 

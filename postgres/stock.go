@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/bareyard/bareyard/machine"
+	"github.com/bareyard/bareyard/network"
 	"github.com/bareyard/bareyard/provisioner"
 )
 
@@ -261,24 +262,41 @@ func (s stock) Prove(ctx context.Context, orderID string, ps []netip.Prefix) err
 	return nil
 }
 
-// credulous is how many addresses one MAC address may be found at before it is taken for one that answers for everybody.
-const credulous = 3
+// Bounds of what a probe is believed: at how many addresses one MAC address may be found before it is taken for one that answers for
+// everybody, and how many addresses of a line may be set aside at once, by whomever. A MAC address costs nothing: without the second
+// bound a stranger with many would make the line run out.
+const (
+	credulous = 3
+	crowded   = 16
+)
 
-func (s stock) Spoil(ctx context.Context, orderID string, p netip.Prefix, by, note string) (believed bool, err error) {
-	if by != "" {
-		var others int
-		if err := s.tx.QueryRow(ctx, `SELECT count(*) FROM address WHERE used_by = $1 AND state = 'conflict' AND addr <> $2`, by, p).Scan(&others); err != nil {
-			return false, fmt.Errorf("count addresses in conflict: %w", err)
-		}
-		if others >= credulous {
-			return false, nil
-		}
+func (s stock) Spoil(ctx context.Context, orderID string, p netip.Prefix, by, note string) (provisioner.Belief, error) {
+	// One at a time for a line, or orders that look at once would set aside more than the bound.
+	_, err := s.tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended('conflict/' || line, 0)) FROM address WHERE addr = $1`, p)
+	if err != nil {
+		return "", fmt.Errorf("lock line: %w", err)
+	}
+	var his, all int
+	err = s.tx.QueryRow(ctx, `SELECT count(*) FILTER (WHERE $1 <> '' AND used_by = $1), count(*) FILTER (WHERE line = (SELECT line FROM address WHERE addr = $2))
+		FROM address WHERE state = 'conflict' AND addr <> $2`, by, p).Scan(&his, &all)
+	if err != nil {
+		return "", fmt.Errorf("count addresses in conflict: %w", err)
+	}
+	if his >= credulous {
+		return provisioner.AnswersForAll, nil
+	}
+	if all >= crowded {
+		return provisioner.TooManyAside, nil
 	}
 	if err := s.release(ctx, " AND a.addr = $3", orderID, true, p); err != nil {
-		return false, err
+		return "", err
 	}
 	if _, err := s.tx.Exec(ctx, `UPDATE address SET state = 'conflict', note = $2, used_by = $3 WHERE addr = $1`, p, note, by); err != nil {
-		return false, fmt.Errorf("take address out of stock: %w", err)
+		return "", fmt.Errorf("take address out of stock: %w", err)
 	}
-	return true, nil
+	return provisioner.SetAside, nil
+}
+
+func (s stock) Line(ctx context.Context, name string) (network.Line, error) {
+	return getLine(ctx, s.tx, name)
 }

@@ -111,7 +111,7 @@ func tooMany(field string, n int, line network.Line) error {
 func (e *Engine) SetBandwidth(ctx context.Context, orderID string, wish network.Rates, quote bool, key string) ([]Change, error) {
 	var made []Change
 	err := e.once(ctx, orderID, key, []any{"bandwidth", wish, quote}, &made, func(w *Work) error {
-		line, err := e.changeable(ctx, w)
+		line, err := changeable(ctx, w)
 		if err != nil {
 			return err
 		}
@@ -160,11 +160,11 @@ func (e *Engine) SetBandwidth(ctx context.Context, orderID string, wish network.
 }
 
 // changeable returns the line of an order whose bandwidth and addresses can be changed now.
-func (e *Engine) changeable(ctx context.Context, w *Work) (network.Line, error) {
+func changeable(ctx context.Context, w *Work) (network.Line, error) {
 	if w.Order.State != machine.OrderActive {
 		return network.Line{}, &machine.Error{Code: machine.Conflict, Message: fmt.Sprintf("order is %s", w.Order.State), Hint: "only the network of an active order can be changed"}
 	}
-	return e.Shelf.Line(ctx, w.Order.Line)
+	return w.Stock.Line(ctx, w.Order.Line)
 }
 
 // wishFor says what a wish for another bandwidth comes to: the changes that it makes, and those before it that it touches.
@@ -209,7 +209,7 @@ const longestPack = 31
 func (e *Engine) AddPack(ctx context.Context, orderID string, add network.Rates, days int, key string) (Change, error) {
 	var made Change
 	err := e.once(ctx, orderID, key, []any{"pack", add, days}, &made, func(w *Work) error {
-		line, err := e.changeable(ctx, w)
+		line, err := changeable(ctx, w)
 		if err != nil {
 			return err
 		}

@@ -14,7 +14,7 @@ import (
 func (e *Engine) AddAddresses(ctx context.Context, orderID string, family, count int, key string) ([]netip.Prefix, error) {
 	var added []netip.Prefix
 	err := e.once(ctx, orderID, key, []any{"addresses", family, count}, &added, func(w *Work) error {
-		line, err := e.changeable(ctx, w)
+		line, err := changeable(ctx, w)
 		if err != nil {
 			return err
 		}
@@ -63,7 +63,7 @@ func (e *Engine) AddAddresses(ctx context.Context, orderID string, family, count
 // RemoveAddress takes an address off an order. The edge lets go of it first; then it cools down.
 func (e *Engine) RemoveAddress(ctx context.Context, orderID string, p netip.Prefix, key string) (machine.Order, error) {
 	return e.onOrderOnce(ctx, orderID, key, []any{"remove", p.Addr()}, func(w *Work) error {
-		if err := e.leave(ctx, w, p, ""); err != nil {
+		if err := leave(ctx, w, p, ""); err != nil {
 			return err
 		}
 		w.note("address.remove", "%s is taken off the machine", bare(p))
@@ -79,10 +79,10 @@ func (e *Engine) MoveAddress(ctx context.Context, orderID string, p netip.Prefix
 		return machine.Order{}, err
 	}
 	return e.onOrderOnce(ctx, orderID, key, []any{"move", p.Addr(), to}, func(w *Work) error {
-		if err := e.mayTake(ctx, *w.Order, next, p); err != nil {
+		if err := mayTake(ctx, w, *w.Order, next, p); err != nil {
 			return err
 		}
-		if err := e.leave(ctx, w, p, to); err != nil {
+		if err := leave(ctx, w, p, to); err != nil {
 			return err
 		}
 		w.note("address.move", "%s goes to order %s", bare(p), to)
@@ -91,7 +91,7 @@ func (e *Engine) MoveAddress(ctx context.Context, orderID string, p netip.Prefix
 }
 
 // mayTake refuses to move an address of from to next.
-func (e *Engine) mayTake(ctx context.Context, from, next machine.Order, p netip.Prefix) error {
+func mayTake(ctx context.Context, w *Work, from, next machine.Order, p netip.Prefix) error {
 	refuse := func(code machine.Code, message, hint string) error {
 		return &machine.Error{Code: code, Field: "to", Message: message, Hint: hint}
 	}
@@ -104,11 +104,11 @@ func (e *Engine) mayTake(ctx context.Context, from, next machine.Order, p netip.
 	if next.State != machine.OrderActive {
 		return refuse(machine.Conflict, fmt.Sprintf("order %s is %s", next.ID, next.State), "an address can move to an active order")
 	}
-	here, err := e.Shelf.Line(ctx, from.Line)
+	here, err := w.Stock.Line(ctx, from.Line)
 	if err != nil {
 		return err
 	}
-	there, err := e.Shelf.Line(ctx, next.Line)
+	there, err := w.Stock.Line(ctx, next.Line)
 	if err != nil {
 		return err
 	}
@@ -128,8 +128,8 @@ func (e *Engine) mayTake(ctx context.Context, from, next machine.Order, p netip.
 }
 
 // leave begins to take an address off an order.
-func (e *Engine) leave(ctx context.Context, w *Work, p netip.Prefix, next string) error {
-	if _, err := e.changeable(ctx, w); err != nil {
+func leave(ctx context.Context, w *Work, p netip.Prefix, next string) error {
+	if _, err := changeable(ctx, w); err != nil {
 		return err
 	}
 	at := slices.Index(w.Order.Addresses, p)
@@ -182,7 +182,7 @@ func (e *Engine) actLeave(ctx context.Context, a Action) error {
 		if err != nil || !leaving || to != next {
 			return err
 		}
-		if err := e.mayTake(ctx, from, *w.Order, a.Address); err != nil {
+		if err := mayTake(ctx, w, from, *w.Order, a.Address); err != nil {
 			w.note("address.move", "%s of order %s does not come: %v; it cools down", bare(a.Address), a.OrderID, err)
 			return w.Moves.Pass(ctx, a.OrderID, a.Address, "")
 		}

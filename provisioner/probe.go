@@ -39,7 +39,7 @@ func (e *Engine) prove(ctx context.Context, orderID string) (instead map[netip.P
 				}
 				return w.Moves.Prove(ctx, orderID, look)
 			}
-			line, err := e.Shelf.Line(ctx, w.Order.Line)
+			line, err := w.Stock.Line(ctx, w.Order.Line)
 			site = line.Site
 			return err
 		})
@@ -95,14 +95,14 @@ func (e *Engine) judgeProbe(ctx context.Context, w *Work, looked []netip.Prefix,
 		if at < 0 {
 			continue
 		}
-		task, believed, err := e.replace(ctx, w, p, answers[at], instead)
+		task, aside, err := e.replace(ctx, w, p, answers[at], instead)
 		if task.ID != "" {
 			tasks = append(tasks, task)
 		}
 		if err != nil {
 			return tasks, err
 		}
-		if believed {
+		if aside {
 			looked = slices.DeleteFunc(looked, func(q netip.Prefix) bool { return q == p })
 		}
 	}
@@ -120,28 +120,26 @@ func (e *Engine) judgeProbe(ctx context.Context, w *Work, looked []netip.Prefix,
 
 // replace sets an address of an order aside, as somebody answered at it, and takes another one. An answer that is not believed,
 // because the same one answers everywhere, leaves it as it is.
-func (e *Engine) replace(ctx context.Context, w *Work, p netip.Prefix, a network.Answer, instead map[netip.Prefix]netip.Prefix) (t network.Task, believed bool, err error) {
+func (e *Engine) replace(ctx context.Context, w *Work, p netip.Prefix, a network.Answer, instead map[netip.Prefix]netip.Prefix) (t network.Task, aside bool, err error) {
 	who := "somebody " + a.On
 	if a.By != "" {
 		who = a.By + " " + a.On
 	}
-	t = network.Task{ID: network.TaskID("address", p.Addr().String(), who), Kind: "address", Subject: p.Addr().String(), Wanted: who,
-		Title: fmt.Sprintf("%s is used by %s", bare(p), who),
-		Steps: []string{"Find who that is: a machine of ours with an address of its last customer, a router, or a stranger on the segment.", "Have the address taken off it, or keep it back: bareyard address reserve " + p.String(),
-			"Put it into stock again when nobody answers any more: bareyard address free " + p.String()},
-		Check: "bareyard address list --state conflict"}
-	family := 4
-	if p.Addr().Is6() {
-		family = 6
-	}
-	believed, err = w.Moves.Spoil(ctx, w.Order.ID, p, a.By, "used by "+who)
+	belief, err := w.Moves.Spoil(ctx, w.Order.ID, p, a.By, "used by "+who)
 	if err != nil {
 		return network.Task{}, false, err
 	}
-	if !believed {
+	switch belief {
+	case AnswersForAll:
 		w.note("address.answers", "%s answers at %s as at others: it answers for everybody, and is not believed", who, bare(p))
-		t.Title, t.Steps = fmt.Sprintf("%s answers at every address", who), []string{"Switch proxy ARP off there, or find out why it answers. Until then the probe of addresses is blind behind it."}
-		return t, false, nil
+		return answersTask(a.By, who), false, nil
+	case TooManyAside:
+		return crowdTask(w.Order.Line), false, fmt.Errorf("%s is used by %s, and so much of line %s is set aside that an operator must look first: %w", bare(p), who, w.Order.Line, network.ErrPending)
+	}
+	t = usedTask(p, who)
+	family := 4
+	if p.Addr().Is6() {
+		family = 6
 	}
 	at := slices.Index(w.Order.Addresses, p)
 	others, err := w.Stock.Addresses(ctx, Want{Line: w.Order.Line, Family: family, Count: 1}, w.Order.ID)
@@ -169,6 +167,34 @@ func (e *Engine) replace(ctx context.Context, w *Work, p netip.Prefix, a network
 	w.note("address.conflict", "%s is used by %s: it is set aside, %s is taken instead", bare(p), who, bare(others[0]))
 	e.log().Warn("an address is used by somebody", "address", bare(p), "by", who, "order", w.Order.ID)
 	return t, true, nil
+}
+
+// usedTask is for an address that somebody uses who should not.
+func usedTask(p netip.Prefix, who string) network.Task {
+	addr := p.Addr().String()
+	return network.Task{ID: network.TaskID("address", addr, who), Kind: "address", Subject: addr, Wanted: who,
+		Title: fmt.Sprintf("%s is used by %s", bare(p), who),
+		Steps: []string{"Find who that is: a machine of ours with an address of its last customer, a router, or a stranger on the segment.", "Have the address taken off it, or keep it back: bareyard address reserve " + p.String(),
+			"Put it into stock again when nobody answers any more: bareyard address free " + p.String()},
+		Check: "bareyard address list --state conflict"}
+}
+
+// answersTask is for somebody who answers at addresses of others; one for him, at however many.
+func answersTask(by, who string) network.Task {
+	return network.Task{ID: network.TaskID("answers", by, ""), Kind: "answers", Subject: by,
+		Title: fmt.Sprintf("%s answers at every address", who),
+		Steps: []string{"Switch proxy ARP off there, or find out why it answers. Until then the probe of addresses is blind behind it."},
+		Check: "bareyard address list --state conflict"}
+}
+
+// crowdTask is for a line of which too much is set aside.
+func crowdTask(line string) network.Task {
+	list := fmt.Sprintf("bareyard address list --line %s --state conflict", line)
+	return network.Task{ID: network.TaskID("line", line, "conflict"), Kind: "line", Subject: line, Wanted: "conflict",
+		Title: fmt.Sprintf("orders wait: many addresses of line %s are used by others", line),
+		Steps: []string{"See where somebody answers: " + list, "Find who that is. When one stranger or customer answers with many MAC addresses, take him off the network.",
+			"Put what is free into stock again with `bareyard address free`, and keep back what is not with `bareyard address reserve`. The orders go on by themselves."},
+		Check: list}
 }
 
 // given says what became of addresses, some of which others were given for.

@@ -3,6 +3,7 @@ package provisioner_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -14,7 +15,8 @@ import (
 	"github.com/bareyard/bareyard/provisioner"
 )
 
-// squatters are who uses addresses without having them: by address, MAC addresses. That of "" uses all the others.
+// squatters are who uses addresses without having them: by address, MAC addresses. That of "" uses all the others; "each" is one of its
+// own for each address.
 type squatters struct {
 	y      *yard
 	by     map[string]string
@@ -47,6 +49,9 @@ func (s *squatters) Probe(_ context.Context, site string, addrs []netip.Prefix) 
 		by, used := s.by[a.String()]
 		if all, ok := s.by[""]; ok && !used {
 			by, used = all, true
+		}
+		if by == "each" {
+			by = fmt.Sprintf("02:00:5e:30:00:%02x", a.AsSlice()[3])
 		}
 		if used {
 			found = append(found, network.Answer{Addr: a, By: by, On: "on down0"})
@@ -115,8 +120,47 @@ func TestAnswersForEverybody(t *testing.T) {
 	}
 	tasks, err := y.db.Tasks(t.Context(), network.TaskOpen)
 	y.must(err)
-	if !slices.ContainsFunc(tasks, func(k network.Task) bool { return strings.Contains(k.Title, "answers at every address") }) {
-		t.Errorf("nobody is told: %+v", tasks)
+	told := slices.DeleteFunc(tasks, func(k network.Task) bool { return !strings.Contains(k.Title, "answers at every address") })
+	if len(told) != 1 || told[0].Subject != "02:00:5e:20:00:77" {
+		t.Errorf("who answers for everybody is one task, not one for each address: %+v", told)
+	}
+}
+
+// TestStrangersEverywhere: whoever answers with a MAC address of its own at each address, or from behind a router, does not take a line
+// out of stock: so much is set aside, and then the orders wait for an operator, who has one task for the line.
+func TestStrangersEverywhere(t *testing.T) {
+	for _, by := range []string{"", "each"} {
+		t.Run("by "+by, func(t *testing.T) {
+			y := newYard(t)
+			_, err := y.db.AddAddresses(t.Context(), "bgp", netip.MustParsePrefix("203.0.113.64/27"))
+			y.must(err)
+			s := y.squatters(map[string]string{"": by})
+			m := y.addMachine(1)
+			o, err := y.Place(t.Context(), y.request(), "")
+			y.must(err)
+			for range 6 { // as the queue does, again and again
+				j := y.job(y.machine(m.ID).JobID)
+				y.must(y.Act(t.Context(), provisioner.Action{Kind: provisioner.ActStep, MachineID: m.ID, JobID: j.ID, Turn: j.Turn}))
+			}
+			j := y.job(y.machine(m.ID).JobID)
+			if j.Step != machine.StepIsolate || j.Try != 1 || !strings.Contains(j.Reason, "an operator must look first") {
+				t.Errorf("job is at %s, try %d: %s", j.Step, j.Try, j.Reason)
+			}
+			if got := y.addresses(provisioner.AddressFilter{State: provisioner.AddressConflict}); len(got) != 16 {
+				t.Errorf("%d addresses are set aside", len(got))
+			}
+			tasks, err := y.db.Tasks(t.Context(), network.TaskOpen)
+			y.must(err)
+			tasks = slices.DeleteFunc(tasks, func(k network.Task) bool { return k.Kind == "address" })
+			if len(tasks) != 1 || tasks[0].Subject != "bgp" || !strings.Contains(tasks[0].Title, "orders wait") {
+				t.Errorf("beside those of addresses, tasks are %+v", tasks)
+			}
+			s.by = nil
+			y.install(m.ID)
+			if o = y.order(o.ID); o.State != machine.OrderActive {
+				t.Errorf("when the strangers have left, the order is %s: %s", o.State, o.Reason)
+			}
+		})
 	}
 }
 

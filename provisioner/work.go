@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/bareyard/bareyard/machine"
+	"github.com/bareyard/bareyard/network"
 )
 
 // Work is what one transition sees and leaves: a machine, its active job and the order that holds it, all locked.
@@ -44,6 +45,9 @@ type Stock interface {
 	// FreeAddresses returns all addresses of an order; none is given to anybody else before its cool-down is over, unless it
 	// was never used.
 	FreeAddresses(ctx context.Context, orderID string, used bool) error
+	// Line reads a line. Inside a transaction it is asked here and not of the shelf, which needs a connection of its own: orders that
+	// hold one each would wait for another for ever.
+	Line(ctx context.Context, name string) (network.Line, error)
 }
 
 // Pick says which machine is looked for.
@@ -74,10 +78,20 @@ type Moves interface {
 	Unproven(ctx context.Context, orderID string) ([]netip.Prefix, error)
 	// Prove says that it is known.
 	Prove(ctx context.Context, orderID string, ps []netip.Prefix) error
-	// Spoil takes an address from an order and out of stock, because somebody else uses it: a MAC address, or "". Who was found at
-	// several addresses already is not believed: he answers for everybody, and the answer is false.
-	Spoil(ctx context.Context, orderID string, p netip.Prefix, by, note string) (believed bool, err error)
+	// Spoil takes an address from an order and out of stock, because somebody else uses it: a MAC address, or "". Any other belief
+	// than SetAside leaves it as it is.
+	Spoil(ctx context.Context, orderID string, p netip.Prefix, by, note string) (Belief, error)
 }
+
+// Belief is what becomes of an address at which somebody answered.
+type Belief string
+
+// Beliefs in an answer.
+const (
+	SetAside      Belief = "set-aside"       // believed
+	AnswersForAll Belief = "answers-for-all" // he was found at several addresses already: the answer is false
+	TooManyAside  Belief = "too-many-aside"  // so much of the line is in conflict that a person must look before more is set aside
+)
 
 // Event is one line of the log of what happened.
 type Event struct {

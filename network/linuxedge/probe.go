@@ -1,7 +1,9 @@
 package linuxedge
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/binary"
 	"fmt"
 	"maps"
@@ -38,6 +40,7 @@ const (
 // routes lead. It takes no lock: it changes nothing, and whoever changes the edge does not wait for it.
 func (e *Edge) Probe(ctx context.Context, addrs []netip.Prefix) ([]network.Answer, error) {
 	p := &probe{want: map[netip.Addr]bool{}, found: map[netip.Addr]network.Answer{}}
+	_, _ = rand.Read(p.token[:])
 	for _, a := range addrs {
 		p.want[network.FirstOf(a).Addr()] = true
 	}
@@ -75,6 +78,7 @@ func (e *Edge) Probe(ctx context.Context, addrs []netip.Prefix) ([]network.Answe
 // probe is one look for users of addresses.
 type probe struct {
 	want    map[netip.Addr]bool
+	token   [10]byte // id and payload of its echo requests: a reply without it comes from somebody who was not asked
 	segs    []*segment
 	echo4   net.PacketConn
 	echo6   net.PacketConn
@@ -185,7 +189,7 @@ func (p *probe) listen(until time.Time) {
 		}
 		hear(c, func(f []byte, from net.Addr) (network.Answer, bool) {
 			ip, isIP := from.(*net.IPAddr)
-			if !isIP || len(f) < 8 || f[0] != reply {
+			if !isIP || len(f) < 16 || f[0] != reply || !bytes.Equal(f[4:6], p.token[:2]) || !bytes.Equal(f[8:], p.token[2:]) {
 				return network.Answer{}, false
 			}
 			a, ok := netip.AddrFromSlice(ip.IP)
@@ -218,16 +222,16 @@ func (p *probe) ask() {
 		}
 		to := &net.IPAddr{IP: a.AsSlice()}
 		if a.Is4() {
-			_, _ = p.echo4.WriteTo(echo(echoRequest), to)
+			_, _ = p.echo4.WriteTo(p.echo(echoRequest), to)
 		} else if p.echo6 != nil {
-			_, _ = p.echo6.WriteTo(echo(echoRequest6), to) // the kernel writes the checksum
+			_, _ = p.echo6.WriteTo(p.echo(echoRequest6), to) // the kernel writes the checksum
 		}
 	}
 }
 
 // echo is an echo request; its checksum is right for IPv4.
-func echo(kind byte) []byte {
-	m := []byte{kind, 0, 0, 0, 0xba, 0x4e, 0, 1}
+func (p *probe) echo(kind byte) []byte {
+	m := append([]byte{kind, 0, 0, 0, p.token[0], p.token[1], 0, 1}, p.token[2:]...)
 	binary.BigEndian.PutUint16(m[2:], checksum(m))
 	return m
 }
@@ -240,8 +244,9 @@ func (s *segment) askARP(a netip.Addr) []byte {
 	return append(append(f, make([]byte, 6)...), a.AsSlice()...)
 }
 
+// answerARP reads a reply. Whoever names another sender than the frame's own puts the blame on a third.
 func (s *segment) answerARP(f []byte) (network.Answer, bool) {
-	if len(f) < 42 || binary.BigEndian.Uint16(f[20:]) != 2 {
+	if len(f) < 42 || binary.BigEndian.Uint16(f[20:]) != 2 || !bytes.Equal(f[6:12], f[22:28]) {
 		return network.Answer{}, false
 	}
 	a, _ := netip.AddrFromSlice(f[28:32])

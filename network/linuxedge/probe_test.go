@@ -1,9 +1,14 @@
 package linuxedge_test
 
 import (
+	"bytes"
+	"encoding/binary"
 	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/mdlayher/packet"
+	"golang.org/x/sys/unix"
 
 	"github.com/bareyard/bareyard/network"
 )
@@ -50,4 +55,54 @@ func TestI07ProbeFindsUsers(t *testing.T) {
 	if got, err := network.Probe(t.Context(), &network.Sites{Edges: map[string]network.Edge{"sha1": w.driver()}}, "sha1", asked[1:2]); err != nil || len(got) != 0 {
 		t.Errorf("at a site: %v, %v", got, err)
 	}
+}
+
+// TestProbeIsNotLedAstray: an echo reply that nobody was asked for, and an ARP reply that names another sender than its own, are no
+// users of an address: anybody can send them for all that there are.
+func TestProbeIsNotLedAstray(t *testing.T) {
+	w := newWorld(t, 1)
+	w.reconcile(w.ports()...)
+	free := []netip.Prefix{netip.MustParsePrefix("198.51.100.9/32"), netip.MustParsePrefix("192.0.2.56/32")}
+	c := w.raw(w.inet, "eth0")
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		buf := make([]byte, 2000)
+		for {
+			n, _, err := c.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			if n < 42 || binary.BigEndian.Uint16(buf[12:]) != unix.ETH_P_ARP || !bytes.Equal(buf[38:42], free[1].Addr().AsSlice()) {
+				continue // the probe asks now
+			}
+			edge, stranger := bytes.Clone(buf[6:12]), []byte{2, 0, 0, 0, 0, 0x66}
+			for _, f := range [][]byte{echoReply(edge, stranger, free[0].Addr()), falseARP(edge, stranger, free[1].Addr())} {
+				_, _ = c.WriteTo(f, &packet.Addr{HardwareAddr: edge})
+			}
+		}
+	}()
+	got, err := w.driver().Probe(t.Context(), free)
+	if err != nil || len(got) != 0 {
+		t.Errorf("found %+v, %v; nobody has any of them", got, err)
+	}
+	_ = c.Close()
+	<-sent
+}
+
+// echoReply is one with the id and number of a well-known asker.
+func echoReply(to, by []byte, of netip.Addr) []byte {
+	ip := []byte{0x45, 0, 0, 36, 0, 0, 0, 0, 64, unix.IPPROTO_ICMP, 0, 0}
+	ip = append(append(ip, of.AsSlice()...), 192, 0, 2, 2)
+	binary.BigEndian.PutUint16(ip[10:], ^sum(0, ip))
+	icmp := append([]byte{0, 0, 0, 0, 0xba, 0x4e, 0, 1}, make([]byte, 8)...)
+	binary.BigEndian.PutUint16(icmp[2:], ^sum(0, icmp))
+	return append(append(append(append(bytes.Clone(to), by...), 0x08, 0x00), ip...), icmp...)
+}
+
+// falseARP says that somebody else has an address.
+func falseARP(to, by []byte, of netip.Addr) []byte {
+	f := append(append(bytes.Clone(to), by...), 0x08, 0x06, 0, 1, 0x08, 0x00, 6, 4, 0, 2)
+	f = append(append(f, 2, 0, 0, 0, 2, 1), of.AsSlice()...)
+	return append(append(f, to...), 0, 0, 0, 0)
 }

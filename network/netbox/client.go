@@ -112,10 +112,11 @@ func (c *Client) once(ctx context.Context, method, path string, body, into any) 
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	client := c.HTTP
-	if client == nil {
-		client = &http.Client{Timeout: 20 * time.Second}
+	client := http.Client{Timeout: 20 * time.Second}
+	if c.HTTP != nil {
+		client = *c.HTTP
 	}
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // it may lead elsewhere, and makes a POST a GET
 	pause := cmp.Or(c.Pause, time.Second)
 	res, err := client.Do(req)
 	if err != nil {
@@ -131,7 +132,10 @@ func (c *Client) once(ctx context.Context, method, path string, body, into any) 
 	defer res.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(res.Body, maxBody))
 	if err != nil {
-		return pause, &machine.Error{Code: machine.Unavailable, Message: fmt.Sprintf("NetBox's answer broke off: %v", err)}
+		if method == http.MethodPost {
+			pause = -1
+		}
+		return pause, &machine.Error{Code: machine.Unavailable, Message: fmt.Sprintf("NetBox's answer broke off: %v", err), Hint: "try again; see whether a proxy before NetBox cuts its answers off"}
 	}
 	switch {
 	case res.StatusCode == http.StatusTooManyRequests || res.StatusCode >= 500:
@@ -144,6 +148,9 @@ func (c *Client) once(ctx context.Context, method, path string, body, into any) 
 		return pause, &machine.Error{Code: machine.Unavailable, Message: (&refusal{res.StatusCode, string(text)}).Error()}
 	case res.StatusCode == http.StatusUnauthorized || res.StatusCode == http.StatusForbidden:
 		return -1, &machine.Error{Code: machine.Invalid, Field: "netbox.token_file", Message: (&refusal{res.StatusCode, string(text)}).Error(), Hint: "give a token whose user may read dcim and ipam, and write IP addresses, prefixes and tags"}
+	case res.StatusCode >= 300 && res.StatusCode < 400:
+		return -1, &machine.Error{Code: machine.Invalid, Field: "netbox.url", Message: fmt.Sprintf("NetBox answers %d and sends on to %.200q", res.StatusCode, res.Header.Get("Location")),
+			Hint: "give the address that NetBox itself answers at: its scheme and host are part of it. Redirects are not followed"}
 	case res.StatusCode >= 300:
 		return -1, &refusal{res.StatusCode, string(text)}
 	case into == nil || res.StatusCode == http.StatusNoContent:

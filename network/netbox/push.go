@@ -1,6 +1,7 @@
 package netbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,7 +53,11 @@ func kind(p netip.Prefix) (path, field string) {
 // address; its other tags stay.
 func (c *Client) Push(ctx context.Context, a network.Assignment) error {
 	path, field := kind(a.Prefix)
-	found, err := list[entry](ctx, c, path, url.Values{field: {a.Prefix.String()}})
+	value := a.Prefix.String()
+	if a.Prefix.IsSingleIP() {
+		value = a.Prefix.Addr().String() // finds it with the length of any network; with a length NetBox finds that length alone
+	}
+	found, err := list[entry](ctx, c, path, url.Values{field: {value}, "vrf_id": {"null"}})
 	if err != nil {
 		return err
 	}
@@ -97,12 +102,15 @@ func (c *Client) Push(ctx context.Context, a network.Assignment) error {
 	return nil
 }
 
+// told begins the description of what we have told NetBox.
+const told = "Bareyard: "
+
 // body is what NetBox is told of an address.
 func (c *Client) body(ctx context.Context, a network.Assignment) (map[string]any, error) {
-	body := map[string]any{"status": "deprecated", "description": "Bareyard: free", "tenant": nil}
+	body := map[string]any{"status": "deprecated", "description": told + "free", "tenant": nil}
 	if a.Held {
 		body["status"] = "active"
-		body["description"] = fit(fmt.Sprintf("Bareyard: order %s of %s, machine %s", a.OrderID, a.Project, a.Machine), 200)
+		body["description"] = fit(fmt.Sprintf(told+"order %s of %s, machine %s", a.OrderID, a.Project, a.Machine), 200)
 		tenants, err := list[named](ctx, c, "/tenancy/tenants/", url.Values{"slug": {a.Project}})
 		if err != nil {
 			return nil, err
@@ -143,10 +151,10 @@ func (c *Client) ensureTag(ctx context.Context) error {
 	return err
 }
 
-// Told lists what NetBox has as active and marked ours.
+// Told lists what NetBox has as active and marked ours, single addresses without the length of their network.
 func (c *Client) Told(ctx context.Context) (all []netip.Prefix, err error) {
 	for _, path := range []string{"/ipam/ip-addresses/", "/ipam/prefixes/"} {
-		found, err := list[entry](ctx, c, path, url.Values{"tag": {c.tag()}, "status": {"active"}})
+		found, err := list[entry](ctx, c, path, url.Values{"tag": {c.tag()}, "status": {"active"}, "vrf_id": {"null"}})
 		if err != nil {
 			if r := (*refusal)(nil); errors.As(err, &r) && r.status == http.StatusBadRequest {
 				continue // NetBox refuses to filter by a tag that is not there: nothing is marked
@@ -154,13 +162,14 @@ func (c *Client) Told(ctx context.Context) (all []netip.Prefix, err error) {
 			return nil, err
 		}
 		for _, e := range found {
-			text := e.Address
-			if text == "" {
-				text = e.Prefix
+			p, err := netip.ParsePrefix(cmp.Or(e.Address, e.Prefix))
+			if err != nil || !e.tagged(c.tag()) || e.Status.Value != "active" {
+				continue
 			}
-			if p, err := netip.ParsePrefix(text); err == nil && e.tagged(c.tag()) && e.Status.Value == "active" {
-				all = append(all, p)
+			if e.Address != "" {
+				p = netip.PrefixFrom(p.Addr(), p.Addr().BitLen())
 			}
+			all = append(all, p)
 		}
 	}
 	return all, nil

@@ -1,7 +1,10 @@
 package netbox_test
 
 import (
+	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"slices"
 	"strings"
@@ -104,6 +107,8 @@ func TestPushTrouble(t *testing.T) {
 		"Answer lost":       {[]int{0, 0, 0, 0, -1}, true}, // of the request that makes the address
 		"Tag's answer lost": {[]int{0, 0, -1}, false},
 		"List lost":         {[]int{-1}, false},
+		"List breaks off":   {[]int{-2}, false},
+		"Answer breaks off": {[]int{0, 0, 0, 0, -2}, true}, // of the request that makes the address
 		"Breaks on making":  {[]int{0, 0, 0, 0, 500}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -115,6 +120,17 @@ func TestPushTrouble(t *testing.T) {
 			}
 			if err != nil && strings.Contains(err.Error(), token) {
 				t.Errorf("the token is in the error: %v", err)
+			}
+			f.mu.Lock()
+			posts := 0
+			for _, asked := range f.asked {
+				if asked == "POST /api"+addresses {
+					posts++
+				}
+			}
+			f.mu.Unlock()
+			if posts > 1 {
+				t.Errorf("the address was asked to be made %d times", posts)
 			}
 			f.fail()
 			push(t, client, held("203.0.113.7/32"))
@@ -138,5 +154,40 @@ func TestRefused(t *testing.T) {
 	wrong.URL = "http://127.0.0.1:1"
 	if err := wrong.Push(t.Context(), held("203.0.113.7/32")); machine.CodeOf(err) != machine.Unavailable {
 		t.Errorf("nobody listens: %v", err)
+	}
+}
+
+// TestPushWithNetworkLength: NetBox has addresses with the length of their network as a rule. That is the same address, and it stays as
+// it is written there; one in a VRF is another.
+func TestPushWithNetworkLength(t *testing.T) {
+	f, c := newFake(t, true)
+	f.have(addresses, map[string]any{"address": "203.0.113.7/24", "status": map[string]any{"value": "reserved"}})
+	f.have(addresses, map[string]any{"address": "203.0.113.8/24", "vrf": map[string]any{"id": 5}})
+	f.have("/ipam/prefixes/", map[string]any{"prefix": "2001:db8:7::/64", "vrf": map[string]any{"id": 5}})
+	for _, p := range []string{"203.0.113.7/32", "203.0.113.8/32", "2001:db8:7::/64"} {
+		push(t, c, held(p))
+	}
+	check(t, f.brief(addresses), "203.0.113.7/24<nil> active gpu1.example.com <nil> [bareyard]", "203.0.113.8/24<nil> <nil> <nil> <nil> []", "203.0.113.8/32<nil> active gpu1.example.com <nil> [bareyard]")
+	check(t, f.brief("/ipam/prefixes/"), "<nil>2001:db8:7::/64 <nil> <nil> <nil> []", "<nil>2001:db8:7::/64 active <nil> <nil> [bareyard]")
+	told, err := c.Told(t.Context())
+	if err != nil || !slices.Equal(told, []netip.Prefix{netip.MustParsePrefix("203.0.113.7/32"), netip.MustParsePrefix("203.0.113.8/32"), netip.MustParsePrefix("2001:db8:7::/64")}) {
+		t.Errorf("told %v, %v: what an order holds would be told again and again", told, err)
+	}
+}
+
+// TestRedirected: nobody but the NetBox of the configuration gets the token, and nothing that is to be made becomes a question.
+func TestRedirected(t *testing.T) {
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		t.Errorf("followed to %s with %q", r.URL, r.Header.Get("Authorization"))
+	}))
+	t.Cleanup(elsewhere.Close)
+	server := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusMovedPermanently))
+	t.Cleanup(server.Close)
+	for name, hc := range map[string]*http.Client{"Default": nil, "Given": {}} {
+		err := (&netbox.Client{URL: server.URL, Token: token, HTTP: hc}).Push(t.Context(), held("203.0.113.7/32"))
+		var e *machine.Error
+		if !errors.As(err, &e) || e.Code != machine.Invalid || e.Field != "netbox.url" || e.Hint == "" || !strings.Contains(e.Message, elsewhere.URL) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

@@ -33,12 +33,14 @@ type Device struct {
 type Stock struct {
 	Sites    []string `json:"sites"`
 	Prefixes []Prefix `json:"prefixes"`
+	Small    []Prefix `json:"small"` // IPv6 prefixes too small to be a stock, without those that we have told it ourselves
 	Devices  []Device `json:"devices"`
 }
 
 type prefixObject struct {
 	Prefix       string         `json:"prefix"`
 	Status       choice         `json:"status"`
+	Description  string         `json:"description"`
 	Site         *named         `json:"site"` // up to version 4.1
 	ScopeType    string         `json:"scope_type"`
 	Scope        *named         `json:"scope"` // since 4.2
@@ -95,7 +97,7 @@ func (c *Client) Read(ctx context.Context, site string) (s Stock, err error) {
 	for _, n := range sites {
 		s.Sites = append(s.Sites, n.Slug)
 	}
-	if s.Prefixes, err = c.prefixes(ctx, site); err != nil {
+	if s.Prefixes, s.Small, err = c.prefixes(ctx, site); err != nil {
 		return s, fmt.Errorf("read prefixes: %w", err)
 	}
 	if s.Devices, err = c.devices(ctx, site); err != nil {
@@ -104,10 +106,10 @@ func (c *Client) Read(ctx context.Context, site string) (s Stock, err error) {
 	return s, nil
 }
 
-func (c *Client) prefixes(ctx context.Context, site string) (out []Prefix, err error) {
+func (c *Client) prefixes(ctx context.Context, site string) (out, small []Prefix, err error) {
 	found, err := list[prefixObject](ctx, c, "/ipam/prefixes/", url.Values{"tag": {c.tag()}})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, o := range found {
 		at := slug(o.Site)
@@ -118,13 +120,16 @@ func (c *Client) prefixes(ctx context.Context, site string) (out []Prefix, err e
 		if err != nil || o.Status.Value != "active" && o.Status.Value != "container" || site != "" && at != site {
 			continue // deprecated, or reserved for something else
 		}
-		if p.Addr().Is6() && p.Bits() >= 56 {
-			continue // what we have told it ourselves of an order
-		}
 		x := Prefix{Prefix: p, Site: at, Line: field(o.CustomFields, "bareyard_line")}
+		if p.Addr().Is6() && p.Bits() >= 56 {
+			if !strings.HasPrefix(o.Description, told) {
+				small = append(small, x)
+			}
+			continue
+		}
 		taken, err := list[entry](ctx, c, "/ipam/ip-addresses/", url.Values{"parent": {p.String()}})
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		for _, e := range taken {
 			a, err := netip.ParsePrefix(e.Address) // its length is that of its network
@@ -134,7 +139,7 @@ func (c *Client) prefixes(ctx context.Context, site string) (out []Prefix, err e
 		}
 		out = append(out, x)
 	}
-	return out, nil
+	return out, small, nil
 }
 
 func (c *Client) devices(ctx context.Context, site string) (out []Device, err error) {

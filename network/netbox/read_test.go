@@ -37,7 +37,8 @@ func TestRead(t *testing.T) {
 			prefix("198.51.100.0/24", "bj1", "active", nil)
 			prefix("192.0.2.0/24", "sha1", "deprecated", nil)
 			prefix("2001:db8::/40", "sha1", "container", nil)
-			prefix("2001:db8:7::/64", "sha1", "active", nil) // an order's, told by us
+			prefix("2001:db8:7::/64", "sha1", "active", object{"description": "Bareyard: order o-1 of acme, machine n1"}) // told by us
+			prefix("2001:db8:8::/60", "sha1", "active", nil)
 			prefix("10.0.0.0/8", "sha1", "active", object{"tags": []any{}})
 			f.have("/ipam/ip-addresses/", object{"address": "203.0.113.1/24", "status": object{"value": "active"}})
 			f.have("/ipam/ip-addresses/", object{"address": "203.0.113.7/32", "status": object{"value": "active"}, "tags": tags})
@@ -64,6 +65,7 @@ func TestRead(t *testing.T) {
 			want := netbox.Stock{Sites: []string{"sha1"}, Prefixes: []netbox.Prefix{
 				{Prefix: netip.MustParsePrefix("203.0.113.0/24"), Site: "sha1", Line: "bgp", Taken: []netip.Prefix{netip.MustParsePrefix("203.0.113.1/32")}},
 				{Prefix: netip.MustParsePrefix("2001:db8::/40"), Site: "sha1", Line: "bgp"}},
+				Small:   []netbox.Prefix{{Prefix: netip.MustParsePrefix("2001:db8:8::/60"), Site: "sha1", Line: "bgp"}},
 				Devices: []netbox.Device{{Name: "gpu-01", Serial: "SN1", Site: "sha1", Rack: "A07", Class: "g493", BMC: "10.98.0.11", MAC: "02:00:5e:00:00:02"}}}
 			if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Prefix{}), cmpopts.IgnoreFields(netbox.Device{}, "URL")); diff != "" {
 				t.Errorf("(- want, + got)\n%s", diff)
