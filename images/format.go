@@ -14,7 +14,20 @@ type Format string
 const (
 	Raw   Format = "raw"
 	Qcow2 Format = "qcow2"
+	VMDK  Format = "vmdk" // streamOptimized or monolithicSparse, in one file
+	VHD   Format = "vhd"  // fixed
 )
+
+const formatHint = "raw, qcow2, vmdk or vhd"
+
+// known reports whether Import takes a format, or looks for itself.
+func (f Format) known() bool {
+	switch f {
+	case "", Raw, Qcow2, VMDK, VHD:
+		return true
+	}
+	return false
+}
 
 // headSize is how many bytes of a file formatOf and the boot check look at.
 const headSize = 1 << 20
@@ -26,11 +39,9 @@ var foreign = []struct {
 	magic  string
 	hint   string
 }{
-	{"a VMDK image", 0, "KDMV", convertHint},
-	{"a VMDK image", 0, "COWD", convertHint},
+	{"a VMDK image of ESX's old kind", 0, "COWD", convertHint},
 	{"a VMDK descriptor, which names other files", 0, "# Disk DescriptorFile", convertHint},
 	{"a VHDX image", 0, "vhdxfile", convertHint},
-	{"a VHD image", 0, "conectix", convertHint},
 	{"a VDI image", 0x40, "\x7f\x10\xda\xbe", convertHint},
 	{"a QED image", 0, "QED\x00", convertHint},
 	{"a Parallels image", 0, "WithoutFreeSpace", convertHint},
@@ -49,32 +60,49 @@ var foreign = []struct {
 
 const convertHint = "convert it: qemu-img convert -O qcow2 IN OUT"
 
-// formatOf decides by magic bytes what begins with head. A declared format that is not the one found is refused, because the one
-// who declared it means another file than the one that came (field case F07).
+// formatOf decides by magic bytes what begins with head. What is raw so far may still prove to be a fixed VHD, at its end.
 func formatOf(head []byte, declared Format) (Format, error) {
 	found := Raw
-	if bytes.HasPrefix(head, []byte(qcow2Magic)) {
+	switch kind := compressionOf(head); {
+	case bytes.HasPrefix(head, []byte(qcow2Magic)):
 		found = Qcow2
-	} else if kind := compressionOf(head); kind != uncompressed {
+	case bytes.HasPrefix(head, []byte(vmdkMagic)):
+		found = VMDK
+	case bytes.HasPrefix(head, []byte(vhdMagic)):
+		return "", headVHD(head)
+	case kind != uncompressed:
 		return "", fileError(fmt.Sprintf("the file is compressed twice: inside is %s again", kind), "unpack it once")
 	}
 	for _, f := range foreign {
 		if len(head) >= f.offset+len(f.magic) && string(head[f.offset:f.offset+len(f.magic)]) == f.magic {
-			return "", fileError("the file is "+f.name+", not a raw or qcow2 disk", f.hint)
+			return "", fileError("the file is "+f.name+", not a disk in a format that is read here: "+formatHint, f.hint)
 		}
 	}
-	switch declared {
-	case "", found:
-		return found, nil
-	case Raw, Qcow2:
-		return "", &machine.Error{
-			Code:    machine.Invalid,
-			Field:   "format",
-			Message: fmt.Sprintf("the image is declared %s and is %s", declared, found),
-			Hint:    "make sure that it is the file you mean, then declare what it is",
-		}
+	if found == Raw && declared == VHD {
+		return Raw, nil
 	}
-	return "", &machine.Error{Code: machine.Invalid, Field: "format", Message: fmt.Sprintf("unknown image format %q", declared), Hint: "raw or qcow2"}
+	return found, found.declaredAs(declared)
+}
+
+// declaredAs refuses a declared format that is not the one found, because the one who declared it means another file than the one that
+// came (field case F07).
+func (f Format) declaredAs(declared Format) error {
+	switch {
+	case !declared.known():
+		return unknownFormat(declared)
+	case declared == "" || declared == f:
+		return nil
+	}
+	return &machine.Error{
+		Code:    machine.Invalid,
+		Field:   "format",
+		Message: fmt.Sprintf("the image is declared %s and is %s", declared, f),
+		Hint:    "make sure that it is the file you mean, then declare what it is",
+	}
+}
+
+func unknownFormat(f Format) error {
+	return &machine.Error{Code: machine.Invalid, Field: "format", Message: fmt.Sprintf("unknown image format %q", f), Hint: formatHint}
 }
 
 func fileError(message, hint string) error {

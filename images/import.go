@@ -40,7 +40,7 @@ type Stage string
 // Stages of an import.
 const (
 	Fetching Stage = "fetch" // bytes of the file as it is given
-	Storing  Stage = "store" // bytes of the file, or of the disk when the file is qcow2
+	Storing  Stage = "store" // bytes of the file, or of the disk when the file is qcow2 or VMDK
 )
 
 // Import says what to import and what it must be. Exactly one of Path, URL and Reader is set.
@@ -126,8 +126,8 @@ func (in *Import) check() error {
 		return &machine.Error{Code: machine.Invalid, Field: "sha256", Message: "the digest is no sha256: 64 hex digits", Hint: "sha512 and md5 sums are of no use here"}
 	case in.DigestOf != AsDownloaded && in.DigestOf != AsWritten:
 		return &machine.Error{Code: machine.Invalid, Field: "digest_of", Message: fmt.Sprintf("unknown kind of digest %q", in.DigestOf), Hint: "downloaded or written"}
-	case in.Format != "" && in.Format != Raw && in.Format != Qcow2:
-		return &machine.Error{Code: machine.Invalid, Field: "format", Message: fmt.Sprintf("unknown image format %q", in.Format), Hint: "raw or qcow2"}
+	case !in.Format.known():
+		return unknownFormat(in.Format)
 	case in.MaxSize < sectorSize || in.MaxSize > MaxImageSize:
 		return &machine.Error{Code: machine.Invalid, Field: "max_size", Message: fmt.Sprintf("the limit of %d bytes is not between 512 and %d", in.MaxSize, int64(MaxImageSize))}
 	}
@@ -170,8 +170,8 @@ func (s *Store) importFile(ctx context.Context, f *os.File, in Import) (Imported
 		return Imported{}, err
 	}
 	defer plain.close()
-	disk := bufio.NewReaderSize(plain, headSize)
-	head, err := disk.Peek(headSize)
+	unpacked := bufio.NewReaderSize(plain, headSize)
+	head, err := unpacked.Peek(headSize)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return Imported{}, err
 	}
@@ -181,12 +181,19 @@ func (s *Store) importFile(ctx context.Context, f *os.File, in Import) (Imported
 	}
 
 	var m Manifest
+	flat := disk{r: unpacked}
 	if format == Raw {
-		m, err = s.cut(ctx, disk, 0, in, sums)
+		m, err = s.cut(ctx, &flat, 0, in, sums)
 	} else {
-		m, err = s.cutQcow2(ctx, f, disk, plain.kind, in, sums)
+		m, err = s.cutTables(ctx, f, unpacked, plain.kind, format, in, sums)
 	}
 	if err != nil {
+		return Imported{}, err
+	}
+	if flat.footer != nil {
+		format = VHD
+	}
+	if err := format.declaredAs(in.Format); err != nil {
 		return Imported{}, err
 	}
 	// What follows the end of a compressed stream counts for the digest all the same.
@@ -200,7 +207,7 @@ func (s *Store) importFile(ctx context.Context, f *os.File, in Import) (Imported
 	if !after.ModTime().Equal(before.ModTime()) || after.Size() != before.Size() {
 		return Imported{}, &machine.Error{Code: machine.Conflict, Field: "file", Message: "the file was changed while it was read", Hint: "import it when it is complete"}
 	}
-	return s.finish(m, format, in, sums)
+	return s.finish(m, format, flat.footer, in, sums)
 }
 
 // cut stores the disk that r gives. total is its size in bytes, 0 when unknown.
@@ -219,8 +226,9 @@ func (s *Store) cut(ctx context.Context, r io.Reader, total int64, in Import, su
 	return m, nil
 }
 
-// cutQcow2 reads a qcow2 file, which needs access out of order: the given file itself, or an unpacked copy of it.
-func (s *Store) cutQcow2(ctx context.Context, f *os.File, plain io.Reader, kind compression, in Import, sums sums) (Manifest, error) {
+// cutTables reads a file in which tables say where the disk's parts are, which needs access out of order: the given file itself, or an
+// unpacked copy of it.
+func (s *Store) cutTables(ctx context.Context, f *os.File, plain io.Reader, kind compression, format Format, in Import, sums sums) (Manifest, error) {
 	var dst io.Writer = sums.unpacked
 	if kind != uncompressed {
 		copied, err := s.temporary()
@@ -238,21 +246,34 @@ func (s *Store) cutQcow2(ctx context.Context, f *os.File, plain io.Reader, kind 
 	if n > limit {
 		return Manifest{}, sizeError(uint64(n), in.MaxSize)
 	}
-	q, err := openQcow2(f, n, in.MaxSize)
+	var guest interface {
+		io.Reader
+		length() int64 // bytes of the guest's disk
+		close()
+	}
+	if format == VMDK {
+		guest, err = openVMDK(f, n, in.MaxSize)
+	} else {
+		guest, err = openQcow2(f, n, in.MaxSize)
+	}
 	if err != nil {
 		return Manifest{}, err
 	}
-	defer q.close()
-	return s.cut(ctx, q, q.size, in, sums)
+	defer guest.close()
+	return s.cut(ctx, guest, guest.length(), in, sums)
 }
 
-// finish compares the digests, looks whether the disk can boot, and makes the image exist.
-func (s *Store) finish(m Manifest, format Format, in Import, sums sums) (Imported, error) {
+// finish compares the digests, looks whether the disk can boot, and makes the image exist. The footer is what followed the disk in the file.
+func (s *Store) finish(m Manifest, format Format, footer []byte, in Import, sums sums) (Imported, error) {
 	sum := func(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)) }
 	out := Imported{Manifest: m, Format: format, Downloaded: sum(sums.downloaded), Written: sum(sums.written)}
 	unpacked := "" // the same as written
-	if format != Raw {
+	switch format {
+	case Qcow2, VMDK:
 		unpacked = sum(sums.unpacked)
+	case VHD:
+		sums.written.Write(footer)
+		unpacked = sum(sums.written)
 	}
 	if err := in.compare(out, unpacked); err != nil {
 		return Imported{}, err

@@ -17,17 +17,8 @@ const diskSize = 13<<20 + 512 // the last chunk is short
 
 func TestImportRoundTrip(t *testing.T) {
 	disk := testDisk(t, diskSize)
-	raw := tempFile(t, disk)
-	qcow := func(args ...string) []byte {
-		out := filepath.Join(t.TempDir(), "q")
-		tool(t, nil, "qemu-img", append(append([]string{"convert", "-f", "raw", "-O", "qcow2"}, args...), raw, out)...)
-		b, err := os.ReadFile(out)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return b
-	}
-	plainQcow := qcow()
+	qcow := func(args ...string) []byte { return qemuConvert(t, disk, "qcow2", args...) }
+	plainQcow, fixed, stream := qcow(), qemuConvert(t, disk, "vpc", fixedVHD...), qemuConvert(t, disk, "vmdk", streamVMDK...)
 	for name, file := range map[string][]byte{
 		"raw":                disk,
 		"gzip":               tool(t, disk, "gzip", "-c"),
@@ -49,6 +40,14 @@ func TestImportRoundTrip(t *testing.T) {
 		"qcow2 zlib small":   qcow("-c", "-o", "cluster_size=4k"),
 		"qcow2 preallocated": qcow("-o", "preallocation=metadata"),
 		"qcow2.xz":           tool(t, plainQcow, "xz", "-0c"),
+		"vhd":                fixed,
+		"vhd.gz":             tool(t, fixed, "gzip", "-c"),
+		"vhd.xz":             tool(t, fixed, "xz", "-0c"),
+		"vmdk":               stream,
+		"vmdk.gz":            tool(t, stream, "gzip", "-c"),
+		"vmdk.xz":            tool(t, stream, "xz", "-0c"),
+		"vmdk sparse":        qemuConvert(t, disk, "vmdk", "-o", "subformat=monolithicSparse"),
+		"vmdk zeroed":        qemuConvert(t, disk, "vmdk", "-o", "subformat=monolithicSparse,zeroed_grain=on"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -66,6 +65,9 @@ func TestImportRoundTrip(t *testing.T) {
 			}
 			if i := out.Image; i.Name != "debian-12" || i.DefaultUser != "debian" || i.Size != diskSize || !i.BIOS || !i.UEFI || i.Created.IsZero() {
 				t.Errorf("image %+v", i)
+			}
+			if want, _, _ := strings.Cut(strings.Fields(name)[0], "."); (want == "qcow2" || want == "vhd" || want == "vmdk") != (out.Format != Raw) || out.Format != Raw && string(out.Format) != want {
+				t.Errorf("format %s", out.Format)
 			}
 			if out.Written != digestOf(disk) || out.Downloaded != digestOf(file) || out.Manifest.Digest() != out.Image.Digest {
 				t.Errorf("digests: %s written, %s downloaded", out.Written, out.Downloaded)
@@ -194,7 +196,7 @@ func TestImportRefusesOtherFiles(t *testing.T) {
 		mustRefuse(t, Import{Path: tempFile(t, file)}, "file", strings.Fields(f.name)[1])
 	}
 	disk := testDisk(t, 2<<20)
-	for _, format := range []string{"vmdk", "vdi", "vhdx", "qed", "parallels"} {
+	for _, format := range []string{"vpc", "vdi", "vhdx", "qed", "parallels"} {
 		out := filepath.Join(t.TempDir(), format)
 		tool(t, nil, "qemu-img", "convert", "-f", "raw", "-O", format, tempFile(t, disk), out)
 		mustRefuse(t, Import{Path: out}, "file", "convert it")

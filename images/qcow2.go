@@ -172,6 +172,8 @@ func (q *qcow2) loadL1(offset, entries int64) error {
 	return nil
 }
 
+func (q *qcow2) length() int64 { return q.size }
+
 func (q *qcow2) close() {
 	if q.zstd != nil {
 		q.zstd.Close()

@@ -18,13 +18,14 @@ func smallQcow2(t testing.TB, args ...string) []byte {
 	for i := range 700 {
 		disk[i] = byte(i * i)
 	}
-	return qemuConvert(t, disk, args...)
+	return qemuConvert(t, disk, "qcow2", args...)
 }
 
-func qemuConvert(t testing.TB, disk []byte, args ...string) []byte {
+// qemuConvert lets qemu-img put a disk into a format.
+func qemuConvert(t testing.TB, disk []byte, format string, args ...string) []byte {
 	t.Helper()
-	out := filepath.Join(t.TempDir(), "q")
-	tool(t, nil, "qemu-img", append(append([]string{"convert", "-f", "raw", "-O", "qcow2"}, args...), tempFile(t, disk), out)...)
+	out := filepath.Join(t.TempDir(), "q."+format)
+	tool(t, nil, "qemu-img", append(append([]string{"convert", "-f", "raw", "-O", format}, args...), tempFile(t, disk), out)...)
 	b, err := os.ReadFile(out)
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +65,7 @@ func TestF07Qcow2ReadsNoOtherFile(t *testing.T) {
 	mustRefuse(t, Import{Path: tempFile(t, tool(t, evil, "gzip", "-c")), Unbootable: true}, "file", "backing file")
 	mustRefuse(t, Import{Path: tempFile(t, tool(t, evil, "zstd", "-qc")), Format: Raw, Unbootable: true}, "format", "declared raw")
 	mustRefuse(t, Import{Path: tempFile(t, testDisk(t, 1<<20)), Format: Qcow2}, "format", "declared qcow2 and is raw")
-	mustRefuse(t, Import{Path: disguised, Format: "vmdk"}, "format", "raw or qcow2")
+	mustRefuse(t, Import{Path: disguised, Format: "vdi"}, "format", "raw, qcow2, vmdk or vhd")
 
 	vmdk := "# Disk DescriptorFile\nversion=1\ncreateType=\"monolithicFlat\"\nRW 2048 FLAT \"" + secret + "\" 0\n"
 	mustRefuse(t, Import{Path: tempFile(t, []byte(vmdk)), Unbootable: true}, "file", "names other files")

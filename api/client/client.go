@@ -165,7 +165,7 @@ type Upload struct {
 	Name        string // in the catalogue
 	SHA256      string // hex, or empty
 	DigestOf    string // "downloaded" or "written"
-	Format      string // "raw", "qcow2", or empty
+	Format      string // "raw", "qcow2", "vmdk", "vhd", or empty
 	DefaultUser string
 	Driver      bool // it brings the accelerators' driver
 }

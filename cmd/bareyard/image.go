@@ -14,7 +14,7 @@ import (
 // imageCommand is the catalogue of operating systems.
 type imageCommand struct {
 	List   imageList   `cmd:"" help:"List images."`
-	Import imageImport `cmd:"" help:"Import a raw or qcow2 image, compressed or not."`
+	Import imageImport `cmd:"" help:"Import an image: raw, qcow2, VMDK or VHD, compressed or not."`
 }
 
 type imageList struct{ remote }
@@ -45,10 +45,10 @@ func yesNo(b bool) string {
 type imageImport struct {
 	remote
 	Name   string `arg:"" help:"Name in the catalogue, e.g. debian-12."`
-	File   string `arg:"" type:"existingfile" help:"raw or qcow2, as it is or in gzip, xz, zstd, bzip2 or lz4."`
+	File   string `arg:"" type:"existingfile" help:"raw, qcow2, VMDK in one file or fixed VHD, as it is or in gzip, xz, zstd, bzip2 or lz4."`
 	SHA256 string `name:"sha256" placeholder:"HEX" help:"What the publisher says."`
 	Of     string `default:"downloaded" enum:"downloaded,written" help:"Which bytes that digest is of: the file as downloaded, or the disk as written (default: downloaded)."`
-	Format string `placeholder:"raw|qcow2" help:"Refuse anything else (default: whatever is found)."`
+	Format string `placeholder:"raw|qcow2|vmdk|vhd" help:"Refuse anything else (default: whatever is found)."`
 	Driver bool   `help:"It brings the accelerators' driver: validation asks the driver, too."`
 	User   string `default:"root" help:"Account that gets the customer's key (default: root)."`
 }
