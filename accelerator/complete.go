@@ -6,9 +6,10 @@ import (
 	"time"
 )
 
-// WithBMC returns a report with what the machine's BMC says judged in it, in place of what it held of that. Events from before since are history.
+// WithBMC returns a report with what the machine's BMC says judged in it, in place of what it held of that. Events from before since are history;
+// it is of the clock of who asked the BMC, as b.Taken is: the machine's own may be wrong, or set so on purpose.
 func (r Report) WithBMC(b *BMC, since time.Time) Report {
-	j := &judge{facts: Facts{Taken: r.Taken, Plan: r.Plan, BMC: b, Before: &Snapshot{Taken: since}}}
+	j := &judge{facts: Facts{Taken: b.Taken, Plan: r.Plan, BMC: b, Before: &Snapshot{Taken: since}}}
 	r.BMC = b
 	for _, c := range j.worth(j.bmc()) {
 		if c.Action == "" {

@@ -429,9 +429,13 @@ func (j *judge) fans(c *Check, list []Fan) {
 
 // sel judges what the BMC logged since this boot began, as far as the log tells times; what is older was there before the tenant.
 func (j *judge) sel(c *Check, b BMC) {
-	since := j.facts.Taken.Add(-24 * time.Hour)
+	asked := b.Taken // not the machine's clock, which may be wrong by hours
+	if asked.IsZero() {
+		asked = j.facts.Taken
+	}
+	since := asked.Add(-24 * time.Hour)
 	if j.facts.Before != nil {
-		since = j.facts.Before.Taken
+		since = asked.Add(-j.facts.Taken.Sub(j.facts.Before.Taken))
 	}
 	judged := 0
 	for _, e := range b.Events {
@@ -441,7 +445,7 @@ func (j *judge) sel(c *Check, b BMC) {
 		}
 		judged++
 		switch severity := strings.ToLower(e.Severity); {
-		case severity == "critical" && e.At.After(j.facts.Taken.Add(futureSlack)):
+		case severity == "critical" && e.At.After(asked.Add(futureSlack)):
 			c.add("", warned(ActNone, line+" (the BMC's clock is ahead: it may be of any time)"))
 		case severity == "critical":
 			c.add("", failed(ActNone, line))

@@ -44,8 +44,11 @@ func (e *Engine) overhear(ctx context.Context, m machine.Machine, j machine.Job)
 	}
 	facts, cursor, err := e.readBMC(ctx, m, j.Acceptance.Cursor)
 	for i, ev := range facts.Events {
-		if ev.At.Before(j.Started) {
+		switch {
+		case ev.At.Before(j.Started):
 			facts.Events[i].At = j.Started
+		case ev.At.After(facts.Taken):
+			facts.Events[i].At = facts.Taken
 		}
 	}
 	return heard{cursor: cursor, facts: facts}, err

@@ -25,6 +25,7 @@ type yardBMC struct {
 	bios   map[string]string
 	broken map[string]error
 	mute   map[string]bool // does not answer at all
+	at     time.Time // that their clocks tell; zero: they are not set
 }
 
 func (b *yardBMC) Health(ctx context.Context, t ipmi.Target) (ipmi.Health, error) {
@@ -59,7 +60,7 @@ func (b *yardBMC) Events(_ context.Context, t ipmi.Target, cursor string) (ipmi.
 func (b *yardBMC) add(m machine.Machine, severity ipmi.Severity, text string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.log[m.BMC.Address] = append(b.log[m.BMC.Address], ipmi.Event{Severity: severity, Sensor: "P1_DIMM_A1", Message: text}) // its clock is not set
+	b.log[m.BMC.Address] = append(b.log[m.BMC.Address], ipmi.Event{At: b.at, Severity: severity, Sensor: "P1_DIMM_A1", Message: text})
 }
 
 // newAcceptance is a yard with machines of one rack, an image that brings the driver, and BMCs.
@@ -259,6 +260,31 @@ func TestAcceptanceRun(t *testing.T) {
 	y.turn(ms[0].ID)
 	if m := y.machine(ms[0].ID); m.State != machine.Available || m.Reason != "" {
 		t.Errorf("n1 is %s (%s) after its wipe", m.State, m.Reason)
+	}
+}
+
+// TestAcceptanceByTheServersClock: what a BMC logs during a trial counts, and what it had logged before does not, whatever the clocks of the machine and
+// of its BMC say.
+func TestAcceptanceByTheServersClock(t *testing.T) {
+	y, b, ms := newAcceptance(t, 4)
+	run := y.begin(nil, "n1", "n2", "n3", "n4")
+	y.tend()
+	for i, c := range []struct {
+		machine, bmc time.Duration
+		blamed       bool
+	}{{-8 * time.Hour, 8 * time.Hour, true}, {8 * time.Hour, -8 * time.Hour, true}, {8 * time.Hour, 8 * time.Hour, true}, {-8 * time.Hour, 0, false}} {
+		ram := y.toTrial(ms[i].ID)
+		if b.at = time.Now().Add(c.bmc); c.blamed {
+			b.add(ms[i], ipmi.Critical, "uncorrectable memory error")
+		}
+		ram.finish(at(c.machine, 3600, trialReport(ms[i], 150)))
+		want := machine.TrialPassed
+		if c.blamed {
+			want = machine.TrialFailed
+		}
+		if tr := trialOf(y.run(run.ID), ms[i]); tr.State != want {
+			t.Errorf("machine's clock off by %s, its BMC's by %s: %s: %s %+v", c.machine, c.bmc, tr.State, tr.Reason, tr.Findings)
+		}
 	}
 }
 

@@ -68,8 +68,10 @@ func (e *Engine) rule(ctx context.Context, m machine.Machine, j machine.Job) (*K
 		return nil, err
 	}
 	if e.Facts != nil {
-		// What is logged from the moment that the machine was handed its image on is this installation's.
-		began := r.Taken.Add(-time.Duration(r.Seconds)*time.Second - bootSlack)
+		// What is logged from the moment that the machine was handed its image on is this installation's. Of the machine's own clock only what it
+		// counted is believed, and no more of that than it had.
+		took := min(max(r.Seconds, 0), machine.ValidateWithin.Seconds())
+		began := j.StepAt.Add(-time.Duration(took*float64(time.Second)) - bootSlack)
 		r = r.WithBMC(e.askedBMC(ctx, m), began)
 	}
 	return e.keep(ctx, m, j, r)

@@ -74,6 +74,12 @@ func (y *yard) newest(f provisioner.ReportFilter) provisioner.Kept {
 	return k
 }
 
+// at is a report of a machine whose clock is off, and which says that it was under load for so long.
+func at(off time.Duration, seconds float64, r accelerator.Report) accelerator.Report {
+	r.Taken, r.Seconds = r.Taken.Add(off), seconds
+	return r
+}
+
 func check(t *testing.T, r accelerator.Report, id string) accelerator.Check {
 	t.Helper()
 	for _, c := range r.Checks {
@@ -115,10 +121,16 @@ func TestValidationFaults(t *testing.T) {
 			r.Checks[1].Waived = "by me"
 			return r
 		}(), blocked: "card.ecc"},
-		"a healthy one goes on":         {report: found("S1", "S2"), board: board{readings: []ipmi.Reading{{Name: "PSU1", Kind: ipmi.PowerSupply, State: ipmi.OK, Text: "presence detected"}, {Name: "bay 2", Kind: ipmi.PowerSupply, State: ipmi.Unclear, Text: "not there"}}}},
-		"a BMC that cannot be asked":    {report: found("S1", "S2"), board: board{err: errors.New("no answer")}},
-		"an old entry of the BMC's log": {report: found("S1", "S2"), board: board{events: []ipmi.Event{{At: time.Now().Add(-48 * time.Hour), Severity: ipmi.Critical, Message: "fatal bus error"}}}},
-		"a BMC whose clock is ahead":    {report: found("S1", "S2"), board: board{events: []ipmi.Event{{At: time.Now().Add(8 * time.Hour), Severity: ipmi.Critical, Message: "fatal bus error"}}}},
+		"its clock is ahead, the BMC logged something":          {report: at(8*time.Hour, 60, found("S1", "S2")), board: board{events: []ipmi.Event{{At: time.Now(), Severity: ipmi.Critical, Message: "fatal bus error"}}}, blocked: "host.sel"},
+		"its clock is behind, the BMC logged something":         {report: at(-8*time.Hour, 60, found("S1", "S2")), board: board{events: []ipmi.Event{{At: time.Now(), Severity: ipmi.Critical, Message: "fatal bus error"}}}, blocked: "host.sel"},
+		"its clock is ahead, the entry is of the tenant before": {report: at(8*time.Hour, 60, found("S1", "S2")), board: board{events: []ipmi.Event{{At: time.Now().Add(-4 * time.Hour), Severity: ipmi.Critical, Message: "fatal bus error"}}}},
+		"its clock is behind, so is an entry before it":         {report: at(-8*time.Hour, 60, found("S1", "S2")), board: board{events: []ipmi.Event{{At: time.Now().Add(-4 * time.Hour), Severity: ipmi.Critical, Message: "fatal bus error"}}}},
+		"it says that it took hours":                            {report: at(0, 1e300, found("S1", "S2")), board: board{events: []ipmi.Event{{At: time.Now().Add(-4 * time.Hour), Severity: ipmi.Critical, Message: "fatal bus error"}}}},
+		"it says that it took less than nothing":                {report: at(0, -1e300, found("S1", "S2")), board: board{events: []ipmi.Event{{At: time.Now(), Severity: ipmi.Critical, Message: "fatal bus error"}}}, blocked: "host.sel"},
+		"a healthy one goes on":                                 {report: found("S1", "S2"), board: board{readings: []ipmi.Reading{{Name: "PSU1", Kind: ipmi.PowerSupply, State: ipmi.OK, Text: "presence detected"}, {Name: "bay 2", Kind: ipmi.PowerSupply, State: ipmi.Unclear, Text: "not there"}}}},
+		"a BMC that cannot be asked":                            {report: found("S1", "S2"), board: board{err: errors.New("no answer")}},
+		"an old entry of the BMC's log":                         {report: found("S1", "S2"), board: board{events: []ipmi.Event{{At: time.Now().Add(-48 * time.Hour), Severity: ipmi.Critical, Message: "fatal bus error"}}}},
+		"a BMC whose clock is ahead":                            {report: found("S1", "S2"), board: board{events: []ipmi.Event{{At: time.Now().Add(8 * time.Hour), Severity: ipmi.Critical, Message: "fatal bus error"}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			y.t = t
