@@ -376,6 +376,10 @@ func (j *judge) bmc() []Check {
 	default:
 		j.supplies(&power, b.Supplies)
 		j.fans(&fans, b.Fans)
+		if b.LogError != "" {
+			sel.Outcome, sel.Summary, sel.Evidence = Error, "the BMC's log could not be read", []string{printable(b.LogError)}
+			break
+		}
 		j.sel(&sel, *b)
 	}
 	return []Check{power, fans, sel}

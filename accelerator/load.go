@@ -301,8 +301,9 @@ type BMC struct {
 	Error    string     `json:"error,omitempty"` // why it could not be asked
 	Supplies []Supply   `json:"supplies"`
 	Fans     []Fan      `json:"fans"`
-	Events   []SELEvent `json:"events"` // of its log
-	Full     bool       `json:"full"`   // the log takes no more: what is new may be missing
+	Events   []SELEvent `json:"events"`              // of its log
+	LogError string     `json:"log_error,omitempty"` // why its log alone could not be read
+	Full     bool       `json:"full"`                // the log takes no more: what is new may be missing
 	Firmware []Firmware `json:"firmware,omitempty"`
 }
 

@@ -5,6 +5,7 @@ import (
 	"embed"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"reflect"
@@ -104,7 +105,11 @@ var builtin embed.FS
 
 // builtinProfiles reads them once: parsing takes longer than a whole judgement.
 var builtinProfiles = sync.OnceValue(func() []Profile {
-	out, err := readProfiles(builtin, "profiles", "builtin/")
+	files, err := profileFiles(builtin, "profiles", "builtin")
+	if err != nil {
+		panic("accelerator: " + err.Error()) // they are in the program
+	}
+	out, err := ParseFolder("builtin", files)
 	if err != nil {
 		panic("accelerator: " + err.Error()) // a test reads them all
 	}
@@ -114,19 +119,27 @@ var builtinProfiles = sync.OnceValue(func() []Profile {
 // BuiltinProfiles returns the profiles that are part of the program.
 func BuiltinProfiles() []Profile { return slices.Clone(builtinProfiles()) }
 
-// ReadProfiles reads the profiles of an operator's folder: every file NAME.yaml in it. A file with a mistake is an error that names file, line
-// and field; nothing of the folder is used then, as a profile that is silently missing would judge by another.
+// ReadProfiles reads the profiles of an operator's folder. A file with a mistake is an error that names file, line and field; nothing of the folder is
+// used then, as a profile that is silently missing would judge by another.
 func ReadProfiles(dir string) ([]Profile, error) {
-	return readProfiles(os.DirFS(dir), ".", strings.TrimSuffix(dir, "/")+"/")
+	files, err := ProfileFiles(dir)
+	if err != nil {
+		return nil, err
+	}
+	return ParseFolder(dir, files)
 }
 
-func readProfiles(files fs.FS, dir, shown string) ([]Profile, error) {
+// ProfileFiles returns the texts of an operator's folder that hold profiles, by the name of their file: NAME.yaml or NAME.yml.
+func ProfileFiles(dir string) (map[string]string, error) {
+	return profileFiles(os.DirFS(dir), ".", dir)
+}
+
+func profileFiles(files fs.FS, dir, shown string) (map[string]string, error) {
 	entries, err := fs.ReadDir(files, dir)
 	if err != nil {
 		return nil, fmt.Errorf("read profiles: %s: %w", shown, err)
 	}
-	var out []Profile
-	owner := map[Match]string{}
+	out := map[string]string{}
 	for _, e := range entries {
 		if e.IsDir() || !strings.HasSuffix(e.Name(), ".yaml") && !strings.HasSuffix(e.Name(), ".yml") {
 			continue
@@ -135,7 +148,21 @@ func readProfiles(files fs.FS, dir, shown string) ([]Profile, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read profiles: %s: %w", shown, err)
 		}
-		list, err := ParseProfiles(shown+e.Name(), text)
+		out[e.Name()] = string(text)
+	}
+	return out, nil
+}
+
+// ParseFolder reads the profiles of the files of a folder, whose name is shown in what is wrong with them.
+func ParseFolder(dir string, files map[string]string) ([]Profile, error) {
+	var out []Profile
+	owner := map[Match]string{}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		shown := name
+		if dir != "" {
+			shown = strings.TrimSuffix(dir, "/") + "/" + name
+		}
+		list, err := ParseProfiles(shown, []byte(files[name]))
 		if err != nil {
 			return nil, err
 		}

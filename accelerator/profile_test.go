@@ -97,10 +97,21 @@ profiles:
 		t.Errorf("a new card: %+v", p)
 	}
 
+	files, err := ProfileFiles(dir) // which a server sends to its validators
+	if err != nil || len(files) != 1 || files["host.yaml"] == "" {
+		t.Errorf("files %v, %v", files, err)
+	}
+	if err := os.Rename(filepath.Join(dir, "host.yaml"), filepath.Join(dir, "host.yml")); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := ReadProfiles(dir); err != nil || len(again) != len(list) {
+		t.Errorf("of host.yml: %d profiles, %v", len(again), err)
+	}
+
 	write("host2.yaml", `schema: bareyard.profile/1
 profiles: [{name: x, revision: 1, match: [{device: "10de:2b85"}]}]
 `)
-	if _, err := ReadProfiles(dir); err == nil || !strings.Contains(err.Error(), "host.yaml") || !strings.Contains(err.Error(), "host2.yaml") {
+	if _, err := ReadProfiles(dir); err == nil || !strings.Contains(err.Error(), "host.yml") || !strings.Contains(err.Error(), "host2.yaml") {
 		t.Errorf("two files for one card: %v", err)
 	}
 	if _, err := ReadProfiles(filepath.Join(dir, "nowhere")); err == nil {

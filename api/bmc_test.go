@@ -5,6 +5,10 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/bareyard/bareyard/accelerator"
+	"github.com/bareyard/bareyard/provisioner"
 )
 
 // TestCustomersSeeNoAddresses: reasons and events are the operators' words; where BMCs, switches and edges are does not get
@@ -36,6 +40,34 @@ func TestCustomersSeeNoAddresses(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestCustomersSeeNoFindings: what keeps a machine out of stock after an order is the operators', and so are the reports of machines that failed an order
+// which has none now.
+func TestCustomersSeeNoFindings(t *testing.T) {
+	o := newOffice(t)
+	rep := accelerator.Report{Schema: accelerator.Schema, Taken: time.Now()}.With(accelerator.Check{ID: "card.ecc", Outcome: accelerator.Fail, Required: true})
+	k, err := provisioner.NewKept(provisioner.Verdict{ID: "r-1", MachineID: o.order.MachineID, OrderID: o.order.ID}, rep, nil)
+	o.must(err)
+	o.must(o.db.KeepReport(t.Context(), k))
+	_, err = o.db.Conn.Exec(t.Context(), `UPDATE job SET finding = 'BIOS settings are refused'`)
+	o.must(err)
+	reports := "/v1/orders/" + o.order.ID + "/reports"
+	shows := func(path, token, text string, want bool) {
+		t.Helper()
+		if status, body := o.call("GET", path, token, ""); status != http.StatusOK || strings.Contains(body, text) != want {
+			t.Errorf("%s: %d %s, want %q in it: %v", path, status, body, text, want)
+		}
+	}
+	for _, path := range []string{"/v1/orders/" + o.order.ID + "/jobs", "/v1/jobs/" + o.order.JobID} {
+		shows(path, o.acme, "are refused", false)
+		shows(path, o.boss, "are refused", true)
+	}
+	shows(reports, o.acme, "r-1", true)
+	_, err = o.db.Conn.Exec(t.Context(), `UPDATE orders SET machine_id = '', state = 'placed'`)
+	o.must(err)
+	shows(reports, o.acme, "r-1", false)
+	shows(reports, o.boss, "r-1", true)
 }
 
 // TestK05RequestsAreNotEchoed: an answer that says what is wrong with a request does not repeat what was in it.

@@ -59,10 +59,10 @@ func shownTo(ctx context.Context, o machine.Order) machine.Order {
 	return shownOrder(c, o)
 }
 
-// shownJob is a job as the caller may read it.
+// shownJob is a job as the caller may read it: why a machine is kept out of stock after it is no business of who had it.
 func shownJob(c Caller, j machine.Job, own netip.Addr) machine.Job {
 	if c.Role != Operator {
-		j.Reason = withoutAddresses(j.Reason, own)
+		j.Reason, j.Finding = withoutAddresses(j.Reason, own), ""
 	}
 	return j
 }

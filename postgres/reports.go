@@ -114,7 +114,8 @@ func oneReport(ctx context.Context, q querier, where string, args ...any) (k pro
 
 // HandOver implements provisioner.Reports.
 func (db *DB) HandOver(ctx context.Context, orderID, machineID string) (provisioner.Kept, bool, error) {
-	k, err := oneReport(ctx, db.pool, `WHERE r.order_id = $1 AND r.machine_id = $2 AND NOT r.blocks AND r.plan IN ('postboot','acceptance','') ORDER BY r.kept DESC LIMIT 1`, orderID, machineID)
+	k, err := oneReport(ctx, db.pool, `WHERE r.order_id = $1 AND r.machine_id = $2 AND NOT r.blocks AND (r.plan IN ('postboot','acceptance','')
+		OR r.plan = 'health' AND r.job_id IN (SELECT id FROM job WHERE kind IN ('provision','reinstall'))) ORDER BY r.kept DESC LIMIT 1`, orderID, machineID)
 	if isNoRows(err) {
 		return k, false, nil
 	}

@@ -22,6 +22,10 @@ const fits = ` m.class = $1 AND (m.firmware = 'bios' AND $2 OR m.firmware = 'uef
 	AND EXISTS (SELECT 1 FROM jsonb_array_elements(m.hardware->'disks') d WHERE d->>'role' = 'system' AND (d->>'size')::bigint >= $4)
 	AND NOT m.id = ANY ($5)`
 
+// examined is a machine of the stock that is only being looked at.
+const examined = ` m.state = 'accepting'
+	AND EXISTS (SELECT 1 FROM job j WHERE j.id = m.job_id AND j.kind = 'examine' AND j.comes_from = 'available' AND j.state = 'running')`
+
 // Before saying "sold out", wait for what another order is just looking at: it may roll back. So whoever is free at once is
 // looked for first, then whoever is free at all.
 var lookTwice = [...]string{"FOR UPDATE SKIP LOCKED", "FOR UPDATE"}
@@ -44,8 +48,7 @@ func (s stock) Machine(ctx context.Context, p provisioner.Pick) (*machine.Machin
 
 func (s stock) Examined(ctx context.Context, p provisioner.Pick) (*machine.Machine, *machine.Job, error) {
 	var m machine.Machine
-	err := s.tx.QueryRow(ctx, `SELECT `+machineColumns+` FROM machine m WHERE m.state = 'accepting' AND m.site = $6 AND `+fits+`
-		AND EXISTS (SELECT 1 FROM job j WHERE j.id = m.job_id AND j.kind = 'examine' AND j.comes_from = 'available' AND j.state = 'running')
+	err := s.tx.QueryRow(ctx, `SELECT `+machineColumns+` FROM machine m WHERE `+examined+` AND m.site = $6 AND `+fits+`
 		ORDER BY m.updated LIMIT 1 FOR UPDATE`,
 		p.Class, p.Image.BIOS, p.Image.UEFI, p.Image.Size, append([]string{}, p.Except...), p.Site).Scan(machineFields(&m)...)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -74,7 +77,7 @@ func (s stock) soldOut(ctx context.Context, p provisioner.Pick) error {
 			Message: fmt.Sprintf("no machine of class %s can take image %s: it needs %d bytes of system disk and firmware that it boots under", p.Class, p.Image.Name, p.Image.Size),
 			Hint:    "choose a smaller image, or a class with larger system disks"}
 	}
-	elsewhere, err := s.sites(ctx, p.Class)
+	elsewhere, err := s.sites(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -102,10 +105,10 @@ func otherSites(sites map[string][]string, otherwise string) string {
 	return "choose a line of a site that has some" + hint
 }
 
-// sites returns where machines of a class are available, and the lines there.
-func (s stock) sites(ctx context.Context, class string) (map[string][]string, error) {
+// sites returns at which other sites there are machines that would do, and the lines there.
+func (s stock) sites(ctx context.Context, p provisioner.Pick) (map[string][]string, error) {
 	rows, err := s.tx.Query(ctx, `SELECT DISTINCT m.site, ARRAY(SELECT l.name FROM line l WHERE l.site = m.site ORDER BY 1) FROM machine m
-		WHERE m.class = $1 AND m.state = 'available'`, class)
+		WHERE (m.state = 'available' OR`+examined+`) AND m.site <> $6 AND `+fits, p.Class, p.Image.BIOS, p.Image.UEFI, p.Image.Size, append([]string{}, p.Except...), p.Site)
 	if err != nil {
 		return nil, fmt.Errorf("list sites: %w", err)
 	}

@@ -66,7 +66,9 @@ func (e *Engine) consult(ctx context.Context, m machine.Machine, j machine.Job) 
 		if j.Step == machine.StepAskBMC || j.Try < step.Tries && !final {
 			return nil, err // the next steps need it as much, or it is tried again
 		}
-		h = heard{cursor: j.Acceptance.Cursor, facts: accelerator.BMC{Taken: time.Now().UTC(), Error: clip(err.Error())}}
+		if h.cursor = j.Acceptance.Cursor; h.facts.LogError == "" {
+			h.facts = accelerator.BMC{Taken: time.Now().UTC(), Error: clip(err.Error())}
+		}
 	}
 	if j.Step == machine.StepVerdict {
 		if h.kept, err = e.ruleTrial(ctx, m, j, h.facts); err != nil {

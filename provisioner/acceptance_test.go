@@ -25,7 +25,7 @@ type yardBMC struct {
 	bios   map[string]string
 	broken map[string]error
 	mute   map[string]bool // does not answer at all
-	at     time.Time // that their clocks tell; zero: they are not set
+	at     time.Time       // that their clocks tell; zero: they are not set
 }
 
 func (b *yardBMC) Health(ctx context.Context, t ipmi.Target) (ipmi.Health, error) {

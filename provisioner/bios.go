@@ -49,7 +49,7 @@ func (s *settled) tell(w *Work) {
 	if s.note == "" {
 		return
 	}
-	w.Events = append(w.Events, Event{At: w.Now, Kind: "bmc.bios", MachineID: w.Machine.ID, JobID: w.Job.ID, Attempt: w.Job.Attempt, Step: w.Job.Step, Text: clip(s.note)})
+	w.tellOperators("bmc.bios", s.note)
 	if s.finding {
 		w.Job.Finding = also(clip(s.note), w.Job.Finding)
 	}

@@ -22,7 +22,7 @@ type BMCFacts interface {
 const mostPages = 20
 
 // readBMC reads what a report needs of a machine's BMC: power supplies, fans, firmware, and its log from a cursor on. It returns the cursor behind
-// what it read.
+// what it read. Where only the log could not be read, the error is in LogError as well, and the rest holds.
 func (e *Engine) readBMC(ctx context.Context, m machine.Machine, from string) (out accelerator.BMC, cursor string, err error) {
 	empty := accelerator.BMC{Taken: time.Now().UTC(), Supplies: []accelerator.Supply{}, Fans: []accelerator.Fan{}, Events: []accelerator.SELEvent{}}
 	out = empty
@@ -33,12 +33,18 @@ func (e *Engine) readBMC(ctx context.Context, m machine.Machine, from string) (o
 			return err
 		}
 		out.Supplies, out.Fans = powerOf(health.Readings), fansOf(health.Readings)
-		for range mostPages {
+		inv, err := e.Facts.Inventory(ctx, t)
+		if err != nil && !errors.Is(err, ipmi.ErrUnsupported) {
+			return err
+		}
+		out.Firmware = firmware(inv)
+		for range mostPages { // at last: what the BMC logs while it is asked the rest counts too
 			page, err := e.Facts.Events(ctx, t, cursor)
 			if errors.Is(err, ipmi.ErrUnsupported) {
 				break
 			}
 			if err != nil {
+				out.LogError = clip(err.Error())
 				return err
 			}
 			cursor, out.Full = page.Cursor, out.Full || page.Full
@@ -49,11 +55,6 @@ func (e *Engine) readBMC(ctx context.Context, m machine.Machine, from string) (o
 				break
 			}
 		}
-		inv, err := e.Facts.Inventory(ctx, t)
-		if err != nil && !errors.Is(err, ipmi.ErrUnsupported) {
-			return err
-		}
-		out.Firmware = firmware(inv)
 		return nil
 	})
 	return out, cursor, err

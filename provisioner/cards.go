@@ -9,7 +9,8 @@ import (
 )
 
 // checkRecord holds the cards of a report against the record of where each card is (H09): a card of another machine's, one that is there twice,
-// and one that took another's place block. It returns, too, the serial numbers whose place is in dispute.
+// and one that took another's place block. It returns, too, the serial numbers whose place is in dispute. Customers read it: whose the other machine is,
+// and for whom the card was seen, the record of the card tells operators.
 func checkRecord(r accelerator.Report, back Background) (accelerator.Check, []string) {
 	c := accelerator.Check{ID: "card.record", Required: true, Outcome: accelerator.Pass, Action: accelerator.ActNone}
 	serials := map[string]string{} // by slot
@@ -52,7 +53,7 @@ func checkRecord(r accelerator.Report, back Background) (accelerator.Check, []st
 	}
 	for _, p := range back.Elsewhere {
 		if slot, ok := at(p.Serial); ok {
-			say(accelerator.Fail, "%s: serial %s belongs to machine %s, slot %s, where report %s saw it on %s%s", slot, p.Serial, p.Machine, p.Slot, p.ReportID, day(p.LastSeen), ofOrder(p.OrderID))
+			say(accelerator.Fail, "%s: serial %s is on another machine's record, where it was seen on %s", slot, p.Serial, day(p.LastSeen))
 			strays = append(strays, p.Serial)
 		}
 	}
@@ -67,7 +68,7 @@ func checkRecord(r accelerator.Report, back Background) (accelerator.Check, []st
 		if !taken || slices.ContainsFunc(back.Here, func(o Place) bool { return o.Serial == now }) {
 			continue // nothing there, which card.count tells; or a card of this machine that moved
 		}
-		say(exchanged, "%s: serial %s is where %s was when report %s was taken on %s%s: exchanged since", p.Slot, now, p.Serial, p.ReportID, day(p.LastSeen), ofOrder(p.OrderID))
+		say(exchanged, "%s: serial %s is where %s was on %s: exchanged since", p.Slot, now, p.Serial, day(p.LastSeen))
 		if exchanged == accelerator.Fail {
 			strays = append(strays, now)
 		}
@@ -76,7 +77,7 @@ func checkRecord(r accelerator.Report, back Background) (accelerator.Check, []st
 	switch c.Outcome {
 	case accelerator.Fail:
 		c.Summary = "the cards are not those on record"
-		c.Advice = "find out who moved or exchanged the card; when it is right so: bareyard card forget OLD-SERIAL --reason …"
+		c.Advice = "find out who moved or exchanged the card, with bareyard card show SERIAL; when it is right so: bareyard card forget OLD-SERIAL --reason …"
 	case accelerator.Warn:
 		c.Summary = "cards have changed since the last report"
 	default:
@@ -86,10 +87,3 @@ func checkRecord(r accelerator.Report, back Background) (accelerator.Check, []st
 }
 
 func day(t time.Time) string { return t.UTC().Format("2006-01-02") }
-
-func ofOrder(id string) string {
-	if id == "" {
-		return ""
-	}
-	return " for order " + id
-}

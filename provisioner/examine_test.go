@@ -1,12 +1,16 @@
 package provisioner_test
 
 import (
+	"context"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/bareyard/bareyard/accelerator"
+	"github.com/bareyard/bareyard/ipmi"
 	"github.com/bareyard/bareyard/machine"
 	"github.com/bareyard/bareyard/provisioner"
 )
@@ -110,20 +114,63 @@ func TestOrderInterruptsExamination(t *testing.T) {
 	y.must(err)
 	_, err = y.Cancel(t.Context(), o.ID)
 	y.must(err)
-	y.must(y.Act(t.Context(), provisioner.Action{Kind: provisioner.ActFence, MachineID: n.ID}))
+	if got := y.power[n.BMC.Address]; got != ipmi.On {
+		t.Errorf("the machine in its RAM disk is %s", got)
+	}
+	y.must(y.act(provisioner.ActFence))
+	if got := y.power[n.BMC.Address]; got != ipmi.Off {
+		t.Errorf("the machine is %s, back in stock", got)
+	}
 	if got := y.machine(n.ID); got.State != machine.Available || got.PortOpen || y.ports["p2"] {
 		t.Errorf("machine is %s, its port open: %v, %v", got.State, got.PortOpen, y.ports["p2"])
+	}
+}
+
+// TestNoFalseSoldOutAtTheEndOfAnExamination: a machine that comes back to stock while an order looks for one is found.
+func TestNoFalseSoldOutAtTheEndOfAnExamination(t *testing.T) {
+	y := newYard(t)
+	m := y.addMachine(1)
+	_, err := y.Examine(t.Context(), m.ID)
+	y.must(err)
+	tx, err := y.db.Conn.Begin(t.Context())
+	y.must(err)
+	defer tx.Rollback(context.WithoutCancel(t.Context()))
+	for _, sql := range []string{`UPDATE job SET state = 'succeeded', finished = now() WHERE machine_id = $1`, `UPDATE machine SET state = 'available', job_id = '' WHERE id = $1`} {
+		_, err := tx.Exec(t.Context(), sql, m.ID)
+		y.must(err)
+	}
+	placed := make(chan error, 1)
+	go func() {
+		_, err := y.Place(t.Context(), y.request(), "")
+		placed <- err
+	}()
+	for end := time.Now().Add(20 * time.Second); y.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 0; {
+		if time.Now().After(end) {
+			t.Fatal("the order does not come to wait for the machine")
+		}
+	}
+	y.must(tx.Commit(t.Context()))
+	if err := <-placed; err != nil {
+		t.Errorf("the order is told: %v", err)
 	}
 }
 
 // TestReturnIsCompared: what changed since hand-over is found before the wipe and held against the order that had the machine; the wipe comes about all the
 // same, and the machine is kept out of stock. What the RAM disk cannot see is held against nobody.
 func TestReturnIsCompared(t *testing.T) {
+	for _, plan := range []accelerator.Plan{accelerator.PlanPostboot, accelerator.PlanHealth} {
+		t.Run(string(plan), func(t *testing.T) { returnIsCompared(t, plan) })
+	}
+}
+
+func returnIsCompared(t *testing.T, plan accelerator.Plan) {
 	y := newYard(t)
+	y.Validation.Plan = plan
 	m := y.addMachine(1)
 	o, err := y.Place(t.Context(), y.request(), "")
 	y.must(err)
 	handover := found("165000001", "165000002")
+	handover.Plan = plan
 	for i := range handover.Cards {
 		handover.Cards[i].PCI.Number = accelerator.Measured([]string{"00000000000000aa", "00000000000000bb"}[i], "", "sysfs")
 	}
@@ -148,6 +195,19 @@ func TestReturnIsCompared(t *testing.T) {
 	y.must(err)
 	if !slices.ContainsFunc(events, func(e provisioner.Event) bool { return e.Kind == "disk.prove" }) {
 		t.Error("it was not wiped")
+	}
+	// Operators read what keeps it out of stock; its customer, who reads the events of his order, that it is.
+	ofMachine := func(e provisioner.Event) bool { return e.Kind == "machine.finding" && strings.Contains(e.Text, k.ID) }
+	ofOrder := func(e provisioner.Event) bool {
+		return e.Kind == "machine.quarantine" && strings.HasSuffix(e.Text, "kept out of stock")
+	}
+	if !slices.ContainsFunc(events, ofMachine) || !slices.ContainsFunc(events, ofOrder) {
+		t.Errorf("events of the machine: %+v", events)
+	}
+	events, err = y.db.Events(t.Context(), provisioner.EventFilter{OrderID: o.ID})
+	y.must(err)
+	if slices.ContainsFunc(events, ofMachine) || !slices.ContainsFunc(events, ofOrder) {
+		t.Errorf("events of the order: %+v", events)
 	}
 	if n := y.count(`SELECT count(*) FROM address WHERE order_id IS NOT NULL`); n != 0 {
 		t.Errorf("%d addresses still held", n)
@@ -193,5 +253,51 @@ func TestWaiver(t *testing.T) {
 		if _, err := provisioner.NewWaiver(bad, time.Now()); machine.CodeOf(err) != machine.Invalid {
 			t.Errorf("%s: %v", field, err)
 		}
+	}
+}
+
+// TestBrokenProfiles: a mistake in the operator's folder of profiles quarantines nothing. Machines are judged by the last set without one, as their
+// validators are, and operators are told; customers are not.
+func TestBrokenProfiles(t *testing.T) {
+	y := newYard(t)
+	m, dir := y.addMachine(1), t.TempDir()
+	file := filepath.Join(dir, "ours.yml")
+	write := func(text string) { y.must(os.WriteFile(file, []byte(text), 0o644)) }
+	const good = "schema: bareyard.profile/1\nprofiles: [{name: ours, revision: 7, match: [{device: \"10de:2b85\"}]}]\n"
+	write(good)
+	y.Validation.Profiles = dir
+	y.must(y.ReadProfiles())
+	for name, spoil := range map[string]func(){
+		"a slip of the pen": func() { write("schema: bareyard.profile/1\nprofiles: [{nam: ours}]\n") },
+		"an empty file":     func() { write("") },
+		"no folder":         func() { y.must(os.Rename(dir, dir+"-gone")) },
+	} {
+		spoil()
+		_, err := y.Examine(t.Context(), m.ID)
+		y.must(err)
+		y.examined(m.ID, nil)
+		k := y.newest(provisioner.ReportFilter{MachineID: m.ID})
+		if len(k.Report.Profiles) != 1 || k.Report.Profiles[0].Revision != 7 || y.machine(m.ID).State != machine.Available {
+			t.Errorf("%s: judged by %+v, the machine is %s: %s", name, k.Report.Profiles, y.machine(m.ID).State, y.machine(m.ID).Reason)
+		}
+		if n := y.count(`SELECT count(*) FROM event WHERE kind = 'validation.profiles' AND text LIKE '%` + filepath.Base(dir) + `%' AND order_id = ''`); n != 1 {
+			t.Errorf("%s: %d events tell of it", name, n)
+		}
+		if _, err := os.Stat(dir); err != nil {
+			y.must(os.Rename(dir+"-gone", dir))
+		}
+		write(good)
+		y.must(y.ReadProfiles())
+		_, err = y.db.Conn.Exec(t.Context(), `DELETE FROM event`)
+		y.must(err)
+	}
+	write("nonsense")
+	_, err := y.Place(t.Context(), y.request(), "")
+	y.must(err)
+	ram := y.walk(m.ID, machine.StepValidate)
+	_, err = ram.report(machine.Report{Step: machine.StepFirstBoot, Phase: machine.Idle})
+	y.must(err)
+	if ram.last.Validate == nil || ram.last.Validate.Profiles["ours.yml"] != good {
+		t.Errorf("the validator is told %+v", ram.last.Validate)
 	}
 }

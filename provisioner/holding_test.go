@@ -288,6 +288,8 @@ func TestStockRespectsTheSite(t *testing.T) {
 	_, err := y.db.AddAddresses(t.Context(), "far-bgp", netip.MustParsePrefix("198.51.100.0/30"))
 	y.must(err)
 	here := y.addMachine(1)
+	_, err = y.Examine(t.Context(), here.ID) // which takes it off no offer
+	y.must(err)
 	r := y.request()
 	r.Line = "far-bgp"
 	_, err = y.Place(t.Context(), r, "")

@@ -50,11 +50,7 @@ func (e *Engine) instruct(w *Work, role Role) (machine.Instruction, error) {
 	case machine.StepValidate:
 		in.Expect = expect(w.Machine.Hardware)
 		in.Expect.NoDriver = !w.Job.Driver
-		v, err := e.Validation.order()
-		if err != nil {
-			return machine.Instruction{}, err
-		}
-		in.Validate = v
+		in.Validate = e.validate()
 	}
 	if slices.Contains([]machine.StepName{machine.StepWrite, machine.StepVerify, machine.StepConfigure}, step.Name) {
 		d, ok := w.Machine.Hardware.SystemDisk()

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -22,42 +20,10 @@ type Validation struct {
 	Profiles    string           // folder of the operator's profiles of cards; "" for none
 }
 
-// order is what a validator is told. The profiles are read each time: an operator who corrects one restarts nothing.
-func (v Validation) order() (*machine.Validate, error) {
-	out := &machine.Validate{Plan: string(cmp.Or(v.Plan, accelerator.PlanPostboot)), Load: v.Load, Within: machine.ValidateWithin}
-	files, err := v.files()
-	if err != nil || len(files) == 0 {
-		return out, err
-	}
-	out.Profiles = map[string]string{}
-	for _, f := range files {
-		text, err := os.ReadFile(f)
-		if err != nil {
-			return nil, fmt.Errorf("read profiles: %w", err)
-		}
-		out.Profiles[filepath.Base(f)] = string(text)
-	}
-	return out, nil
-}
-
-func (v Validation) files() ([]string, error) {
-	if v.Profiles == "" {
-		return nil, nil
-	}
-	files, err := filepath.Glob(filepath.Join(v.Profiles, "*.yaml"))
-	if err != nil {
-		return nil, fmt.Errorf("list profiles: %w", err)
-	}
-	return files, nil
-}
-
-// rules are the rules that this server judges by.
-func (v Validation) rules() (accelerator.Rules, error) {
-	if v.Profiles == "" {
-		return accelerator.Rules{}, nil
-	}
-	profiles, err := accelerator.ReadProfiles(v.Profiles)
-	return accelerator.Rules{Profiles: profiles}, err
+// validate is what a validator is told.
+func (e *Engine) validate() *machine.Validate {
+	v := e.Validation
+	return &machine.Validate{Plan: string(cmp.Or(v.Plan, accelerator.PlanPostboot)), Load: v.Load, Within: machine.ValidateWithin, Profiles: e.inForce().files}
 }
 
 // rule makes the report of a job's machine whole: what its BMC says, whose the cards are, what is waived. It changes nothing, and may be done
@@ -72,9 +38,29 @@ func (e *Engine) rule(ctx context.Context, m machine.Machine, j machine.Job) (*K
 		// counted is believed, and no more of that than it had.
 		took := min(max(r.Seconds, 0), machine.ValidateWithin.Seconds())
 		began := j.StepAt.Add(-time.Duration(took*float64(time.Second)) - bootSlack)
-		r = r.WithBMC(e.askedBMC(ctx, m), began)
+		b := e.askedBMC(ctx, m)
+		if j.OrderID != "" {
+			o, err := e.Shelf.Order(ctx, j.OrderID)
+			if err != nil {
+				return nil, err
+			}
+			b.Events = since(b.Events, holdsSince(o, j))
+		}
+		r = r.WithBMC(b, began)
 	}
 	return e.keep(ctx, m, j, r)
+}
+
+// holdsSince is when an order got the machine of its job. What the BMC logged before was another's time, which is not told to who reads the report.
+func holdsSince(o machine.Order, j machine.Job) time.Time {
+	if j.Kind == machine.ProvisionJob || o.Started.IsZero() {
+		return j.Started
+	}
+	return o.Started
+}
+
+func since(list []accelerator.SELEvent, t time.Time) []accelerator.SELEvent {
+	return slices.DeleteFunc(list, func(ev accelerator.SELEvent) bool { return ev.At.Before(t) })
 }
 
 // drawn is the report that a machine sent, or that is drawn here from what its RAM disk saw.
@@ -90,10 +76,7 @@ func (e *Engine) drawn(ctx context.Context, m machine.Machine, j machine.Job) (a
 	if err != nil {
 		return accelerator.Report{}, fmt.Errorf("read what the RAM disk saw: %w", err)
 	}
-	rules, err := e.Validation.rules()
-	if err != nil {
-		return accelerator.Report{}, err
-	}
+	rules := e.inForce().rules
 	f.RAMDisk, f.Plan = true, accelerator.PlanHealth
 	if j.Kind == machine.ReclaimJob && j.OrderID != "" && e.Reports != nil {
 		handover, ok, err := e.Reports.HandOver(ctx, j.OrderID, m.ID)
@@ -154,6 +137,7 @@ func (e *Engine) ruled(ctx context.Context, w *Work, k Kept) error {
 	if e.Reports != nil {
 		w.Kept = append(w.Kept, k)
 	}
+	e.noteProfiles(w)
 	if k.Blocks && w.Job.Kind == machine.ReclaimJob { // its customer's data is wiped first, whatever it has
 		w.Job.Finding = also(fmt.Sprintf("report %s: %s", k.ID, k.Reason), w.Job.Finding)
 		w.note("validation", "%s: %s (report %s); it is wiped, and then kept out of stock", k.Outcome, k.Reason, k.ID)
@@ -194,7 +178,7 @@ func (e *Engine) askedBMC(ctx context.Context, m machine.Machine) *accelerator.B
 	ctx, cancel := context.WithTimeout(ctx, bmcTime)
 	defer cancel()
 	out, _, err := e.readBMC(ctx, m, "")
-	if err != nil {
+	if err != nil && out.LogError == "" {
 		out.Error = clip(err.Error())
 	}
 	out.Events = out.Events[max(0, len(out.Events)-mostEvents):]

@@ -1,11 +1,13 @@
 package provisioner_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,18 +24,23 @@ type board struct {
 	readings []ipmi.Reading
 	events   []ipmi.Event
 	err      error
+	logErr   error // of its log alone
+	last     string
 }
 
 func (b *board) Health(context.Context, ipmi.Target) (ipmi.Health, error) {
+	b.last = "health"
 	return ipmi.Health{Readings: b.readings}, b.err
 }
 
 func (b *board) Inventory(context.Context, ipmi.Target) (ipmi.Inventory, error) {
+	b.last = "inventory"
 	return ipmi.Inventory{}, b.err
 }
 
 func (b *board) Events(context.Context, ipmi.Target, string) (ipmi.EventPage, error) {
-	return ipmi.EventPage{Events: b.events}, b.err
+	b.last = "log"
+	return ipmi.EventPage{Events: b.events}, cmp.Or(b.err, b.logErr)
 }
 
 // found is the report of a machine that has cards with these serial numbers, and nothing wrong but what change puts in.
@@ -54,7 +61,7 @@ func (y *yard) validated(machineID string, r accelerator.Report) {
 	ram := y.walk(machineID, machine.StepValidate)
 	_, err := ram.report(machine.Report{Step: machine.StepFirstBoot, Phase: machine.Idle})
 	y.must(err)
-	if ram.last.Validate == nil || ram.last.Validate.Plan != "postboot" || ram.last.Validate.Within != machine.ValidateWithin {
+	if ram.last.Validate == nil || ram.last.Validate.Plan != string(cmp.Or(y.Validation.Plan, accelerator.PlanPostboot)) || ram.last.Validate.Within != machine.ValidateWithin {
 		y.t.Errorf("the validator is told %+v", ram.last.Validate)
 	}
 	_, err = ram.report(machine.Report{Step: machine.StepValidate, Phase: machine.Done, Result: encode(r)})
@@ -103,7 +110,7 @@ func TestValidationFaults(t *testing.T) {
 	public, key, err := ed25519.GenerateKey(nil)
 	y.must(err)
 	y.ReportKey = key
-	number := 0
+	number, written := 0, time.Now()
 	for name, c := range map[string]struct {
 		report  accelerator.Report
 		board   board
@@ -127,6 +134,7 @@ func TestValidationFaults(t *testing.T) {
 		"its clock is behind, so is an entry before it":         {report: at(-8*time.Hour, 60, found("S1", "S2")), board: board{events: []ipmi.Event{{At: time.Now().Add(-4 * time.Hour), Severity: ipmi.Critical, Message: "fatal bus error"}}}},
 		"it says that it took hours":                            {report: at(0, 1e300, found("S1", "S2")), board: board{events: []ipmi.Event{{At: time.Now().Add(-4 * time.Hour), Severity: ipmi.Critical, Message: "fatal bus error"}}}},
 		"it says that it took less than nothing":                {report: at(0, -1e300, found("S1", "S2")), board: board{events: []ipmi.Event{{At: time.Now(), Severity: ipmi.Critical, Message: "fatal bus error"}}}, blocked: "host.sel"},
+		"the BMC's log cannot be read":                          {report: found("S1", "S2"), board: board{logErr: errors.New("SEL is busy"), readings: []ipmi.Reading{{Name: "PSU2", Kind: ipmi.PowerSupply, State: ipmi.Critical}}}, blocked: "host.power"},
 		"a healthy one goes on":                                 {report: found("S1", "S2"), board: board{readings: []ipmi.Reading{{Name: "PSU1", Kind: ipmi.PowerSupply, State: ipmi.OK, Text: "presence detected"}, {Name: "bay 2", Kind: ipmi.PowerSupply, State: ipmi.Unclear, Text: "not there"}}}},
 		"a BMC that cannot be asked":                            {report: found("S1", "S2"), board: board{err: errors.New("no answer")}},
 		"an old entry of the BMC's log":                         {report: found("S1", "S2"), board: board{events: []ipmi.Event{{At: time.Now().Add(-48 * time.Hour), Severity: ipmi.Critical, Message: "fatal bus error"}}}},
@@ -145,10 +153,24 @@ func TestValidationFaults(t *testing.T) {
 			}
 			o, err := y.Place(t.Context(), y.request(), "")
 			y.must(err)
+			for i := range c.board.events { // "now" is while the order has the machine
+				c.board.events[i].At = c.board.events[i].At.Add(time.Since(written))
+			}
 			y.validated(bad.ID, c.report)
 			k := y.newest(provisioner.ReportFilter{MachineID: bad.ID})
 			if r, err := document.Verify(k.Body, public); err != nil || r.Subject.Name != bad.Name || r.Subject.Order != o.ID {
 				t.Errorf("the kept report is of %+v, %v", r.Subject, err)
+			}
+			if sel := check(t, k.Report, "host.sel"); c.board.logErr != nil && (sel.Outcome != accelerator.Error || !strings.Contains(sel.Evidence[0], "SEL is busy") || sel.Blocks()) {
+				t.Errorf("of a log that cannot be read: %+v", sel)
+			}
+			if c.board.err == nil && c.board.last != "log" {
+				t.Errorf("the BMC's log was read before its %s", c.board.last)
+			}
+			for _, ev := range k.Report.BMC.Events {
+				if ev.At.Before(time.Now().Add(-time.Hour)) {
+					t.Errorf("the report of the order tells what was logged before it: %+v", ev)
+				}
 			}
 			if k.Blocks != (c.blocked != "") {
 				t.Errorf("blocks: %v, %s", k.Blocks, k.Reason)
@@ -198,7 +220,7 @@ func TestSilentValidation(t *testing.T) {
 }
 
 // TestH09SerialOfAnotherMachine: a card that another machine's record has blocks, and the record stays; so does one that took another's place. The
-// report says since when, and for which order the machine was then.
+// report says since when.
 func TestH09SerialOfAnotherMachine(t *testing.T) {
 	y := newYard(t)
 	a := y.addMachine(1)
@@ -213,7 +235,7 @@ func TestH09SerialOfAnotherMachine(t *testing.T) {
 	y.must(err)
 	y.validated(b.ID, found("165000003", "165000002"))
 	c := check(t, y.newest(provisioner.ReportFilter{MachineID: b.ID}).Report, "card.record")
-	if want := "0000:02:00.0: serial 165000002 belongs to machine n1, slot 0000:02:00.0"; c.Outcome != accelerator.Fail || !strings.HasPrefix(c.Evidence[0], want) || !strings.Contains(c.Evidence[0], first.ID) {
+	if want := "0000:02:00.0: serial 165000002 is on another machine's record, where it was seen on "; c.Outcome != accelerator.Fail || !strings.HasPrefix(c.Evidence[0], want) {
 		t.Errorf("the moved card: %+v", c)
 	}
 	if got := y.machine(b.ID); got.State != machine.Quarantined {
@@ -228,12 +250,25 @@ func TestH09SerialOfAnotherMachine(t *testing.T) {
 	y.must(err)
 	y.validated(a.ID, found("165000001", "165000777"))
 	c = check(t, y.newest(provisioner.ReportFilter{MachineID: a.ID}).Report, "card.record")
-	if c.Outcome != accelerator.Fail || !strings.Contains(c.Evidence[0], "165000777 is where 165000002 was") || !strings.Contains(c.Evidence[0], first.ID) {
+	if c.Outcome != accelerator.Fail || !strings.Contains(c.Evidence[0], "165000777 is where 165000002 was on ") {
 		t.Errorf("the exchanged card: %+v", c)
 	}
 	back, err := y.db.Background(t.Context(), a.ID, nil)
 	y.must(err)
 	if len(back.Here) != 2 || back.Here[1].Serial != "165000002" {
 		t.Errorf("the record is %+v", back.Here)
+	}
+	// Customers read these reports: they name no other machine and no other's order, which the record of the card does.
+	for _, m := range []machine.Machine{a, b} {
+		k := y.newest(provisioner.ReportFilter{MachineID: m.ID})
+		for _, other := range []string{a.ID, b.ID, "machine n", first.ID} {
+			if text := fmt.Sprint(check(t, k.Report, "card.record")); strings.Contains(text, other) {
+				t.Errorf("the report of %s tells of %s: %s", m.Name, other, text)
+			}
+		}
+	}
+	card, err := y.db.Card(t.Context(), "165000002")
+	if err != nil || card.Now == nil || card.Now.Machine != "n1" || !slices.ContainsFunc(card.Seen, func(s provisioner.CardSighting) bool { return s.OrderID == first.ID }) {
+		t.Errorf("the record of the card is %+v, %v", card, err)
 	}
 }

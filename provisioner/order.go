@@ -132,6 +132,8 @@ func (e *Engine) take(ctx context.Context, w *Work, image machine.Image, site st
 		var taken bool
 		if taken, err = e.interrupt(ctx, w, pick, err); taken {
 			m = w.Machine
+		} else if machine.CodeOf(err) == machine.Exhausted { // an examination may have ended between the two looks
+			m, err = w.Stock.Machine(ctx, pick)
 		}
 	}
 	if err != nil {
@@ -200,9 +202,7 @@ func (e *Engine) Cancel(ctx context.Context, orderID string) (machine.Order, err
 			}
 		}
 		if w.Machine.State == machine.Reserved {
-			if w.Machine.PortOpen { // it was being examined when the order took it
-				e.fence(w)
-			}
+			e.fence(w) // it may have been examined when the order took it: powered on, its port open whatever the record says
 			w.Machine.OrderID = ""
 			if err := w.Stock.FreeAddresses(ctx, orderID, false); err != nil {
 				return err

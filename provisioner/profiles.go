@@ -33,9 +33,9 @@ type CardProfile struct {
 
 // profiles are those of the program and the operator's, as they were read.
 func (e *Engine) profiles() (accelerator.Rules, []accelerator.Profile, error) {
-	rules, err := e.Validation.rules()
-	if err != nil {
-		return rules, nil, &machine.Error{Code: machine.Conflict, Message: err.Error(), Hint: "correct the file; machines cannot be judged before"}
+	rules := e.inForce().rules
+	if bad := e.folder.trouble(); bad != nil {
+		return rules, nil, &machine.Error{Code: machine.Conflict, Message: bad.Error(), Hint: "correct the file; machines are judged by the profiles that could be read last"}
 	}
 	return rules, append(accelerator.BuiltinProfiles(), rules.Profiles...), nil
 }

@@ -147,6 +147,7 @@ type Engine struct {
 	Lease time.Duration                        // how long a controller step may be silent before another replica takes it up; zero means 90 s
 	Log   *slog.Logger                         // nil means silence
 
+	folder   profileFolder
 	watching atomic.Int64 // since when Watch has had the database, in Unix nanoseconds
 }
 

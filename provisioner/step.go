@@ -344,7 +344,8 @@ func (e *Engine) conclude(ctx context.Context, w *Work) error {
 		}
 		if w.Job.Finding != "" {
 			w.Machine.Reason, w.Machine.OrderID = w.Job.Finding, ""
-			return w.machineEvent(machine.Quarantine, "wiped and proven clean, and kept out of stock: %s", w.Job.Finding)
+			w.tellOperators("machine.finding", w.Job.Finding)
+			return w.machineEvent(machine.Quarantine, "wiped and proven clean, and kept out of stock")
 		}
 		w.Machine.Reason = ""
 		if err := w.machineEvent(machine.Reclaimed, "wiped and proven clean, back in stock"); err != nil {

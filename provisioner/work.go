@@ -198,6 +198,15 @@ func (w *Work) jobEvent(e machine.JobEvent, format string, a ...any) error {
 	return nil
 }
 
+// tellOperators appends an event about the machine and its job that no customer reads.
+func (w *Work) tellOperators(kind, text string) {
+	ev := Event{At: w.Now, Kind: kind, MachineID: w.Machine.ID, Text: clip(text)}
+	if w.Job != nil {
+		ev.JobID, ev.Attempt, ev.Step = w.Job.ID, w.Job.Attempt, w.Job.Step
+	}
+	w.Events = append(w.Events, ev)
+}
+
 // note appends an event that concerns everything the Work holds.
 func (w *Work) note(kind, format string, a ...any) {
 	ev := Event{At: w.Now, Kind: kind, Text: fmt.Sprintf(format, a...)}

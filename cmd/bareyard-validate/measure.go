@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -53,15 +52,8 @@ func (m *measurer) ordered(v machine.Validate) error {
 		return err
 	}
 	m.plan, m.duration = plan, v.Load
-	m.rules.Profiles = nil
-	for _, name := range slices.Sorted(maps.Keys(v.Profiles)) {
-		list, err := accelerator.ParseProfiles(name, []byte(v.Profiles[name]))
-		if err != nil {
-			return err
-		}
-		m.rules.Profiles = append(m.rules.Profiles, list...)
-	}
-	return nil
+	m.rules.Profiles, err = accelerator.ParseFolder("", v.Profiles)
+	return err
 }
 
 // report carries out the plan and judges what it measured.

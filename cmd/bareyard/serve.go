@@ -275,6 +275,9 @@ func newEngine(cfg config, db *postgres.DB, log *slog.Logger, ca string, edge ne
 		BootNets: bootNets(cfg), ForeignDHCP: cfg.Boot.Mode == modeProxy,
 		Log: log,
 	}
+	if err := e.ReadProfiles(); err != nil {
+		return nil, fmt.Errorf("read validation.profiles: %w", err)
+	}
 	return e, nil
 }
 
