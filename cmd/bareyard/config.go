@@ -53,6 +53,9 @@ type portsConfig struct {
 // standardConfig is read when no other file is named.
 const standardConfig = "/etc/bareyard/bareyard.yaml"
 
+// standardValidator is put on machines where the configuration names no other.
+const standardValidator = "/usr/lib/bareyard/bareyard-validate"
+
 // loadConfig reads the file; path "" means the standard one, or nothing but defaults where that is not there. Errors are Invalid and name
 // file, line and key.
 func loadConfig(path string) (config, error) {
@@ -115,7 +118,7 @@ func (c *config) fill(folder string) {
 	}{
 		{&c.Socket, filepath.Join(c.DataDir, "bareyard.sock")},
 		{&c.ImageDir, filepath.Join(c.DataDir, "images")},
-		{&c.Validator, "/usr/lib/bareyard/bareyard-validate"},
+		{&c.Validator, standardValidator},
 		{&c.Boot.LoaderDir, "/usr/lib/ipxe"},
 		{&c.Boot.Shim, "/usr/lib/shim/shimx64.efi.signed"},
 		{&c.Boot.GRUB, "/usr/lib/grub/x86_64-efi-signed/grubnetx64.efi.signed"},

@@ -40,6 +40,9 @@ func (m *machineValidate) Run(ctx context.Context, t *terminal) error {
 		if j.State != machine.JobSucceeded {
 			return &machine.Error{Code: machine.Conflict, Message: fmt.Sprintf("job %s %s: %s", j.ID, j.State, j.Reason), Hint: fmt.Sprintf("`bareyard machine reports %s` has the evidence", m.Machine)}
 		}
+		if j.Finding != "" { // the job has done its work; the machine is in quarantine all the same
+			return &machine.Error{Code: machine.Conflict, Message: fmt.Sprintf("machine %s passed plan health and is kept out of stock: %s", m.Machine, j.Finding), Hint: fmt.Sprintf("`bareyard machine show %s` has the events; validate it again when that is put right", m.Machine)}
+		}
 		return m.tell(t, j, "machine %s passed plan health", m.Machine)
 	})
 }

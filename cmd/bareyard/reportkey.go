@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/google/renameio/v2"
+
 	"github.com/bareyard/bareyard/machine"
 	"github.com/bareyard/bareyard/postgres"
 )
@@ -42,12 +44,14 @@ func reportKey(ctx context.Context, dataDir string, db *postgres.DB) (ed25519.Pr
 	if err != nil {
 		return nil, err
 	}
-	if err := os.WriteFile(path+".pub", open, 0o644); err != nil {
+	if err := renameio.WriteFile(path+".pub", open, 0o644); err != nil {
 		return nil, fmt.Errorf("write public key of reports: %w", err)
 	}
 	return key, db.KeepKey(ctx, public)
 }
 
+// makeReportKey makes a key and returns what the file then holds: another server of the same folder may have been quicker. The file is there whole, or
+// not at all, whenever the machine loses its power.
 func makeReportKey(path string) ([]byte, error) {
 	_, private, err := ed25519.GenerateKey(nil)
 	if err != nil {
@@ -58,12 +62,25 @@ func makeReportKey(path string) ([]byte, error) {
 		return nil, err
 	}
 	text := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600) // never over an old one
+	f, err := os.CreateTemp(filepath.Dir(path), "."+reportKeyFile+"-*") // readable by us alone
 	if err != nil {
 		return nil, err
 	}
+	defer os.Remove(f.Name())
 	_, err = f.Write(text)
-	return text, errors.Join(err, f.Sync(), f.Close())
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return nil, err
+	}
+	if err := os.Link(f.Name(), path); errors.Is(err, os.ErrExist) { // never over an old one
+		return os.ReadFile(path)
+	} else if err != nil {
+		return nil, err
+	}
+	folder, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	return text, errors.Join(folder.Sync(), folder.Close())
 }
 
 func publicPEM(key ed25519.PublicKey) ([]byte, error) {

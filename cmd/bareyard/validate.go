@@ -20,7 +20,8 @@ type validateCommand struct {
 	Duration  time.Duration `placeholder:"TIME" help:"Of load (default: the plan's)."`
 	Profiles  string        `type:"existingdir" placeholder:"DIR" help:"Profiles of cards, over those of the program."`
 	Out       string        `type:"path" placeholder:"DIR" help:"Save report.json, report.html and report.xml there."`
-	Validator string        `type:"existingfile" placeholder:"FILE" help:"The validator (default: bareyard-validate beside this program, or in PATH)."`
+	Validator string        `type:"existingfile" placeholder:"FILE" help:"The validator (default: the configuration's, or bareyard-validate beside this program or in PATH)."`
+	Config    string        `placeholder:"FILE" help:"Configuration file that names the validator (default: as for serve)."`
 }
 
 // Run validates.
@@ -60,14 +61,24 @@ func (k *validateCommand) Run(ctx context.Context, t *terminal) error {
 	return nil
 }
 
+// validator finds the program: the one that is named, the one that the server puts on machines, one beside this program, one in PATH.
 func (k *validateCommand) validator() (string, error) {
 	if k.Validator != "" {
 		return k.Validator, nil
 	}
+	cfg, err := loadConfig(k.Config)
+	if err != nil {
+		return "", err
+	}
+	if isProgram(cfg.Validator) {
+		return cfg.Validator, nil
+	}
+	if cfg.Validator != standardValidator {
+		return "", &machine.Error{Code: machine.NotFound, Field: "validator", Message: fmt.Sprintf("validator: %s is no program", cfg.Validator), Hint: "`make build` makes bareyard-validate; copy it there, or name another with --validator"}
+	}
 	const name = "bareyard-validate"
 	if self, err := os.Executable(); err == nil {
-		beside := filepath.Join(filepath.Dir(self), name)
-		if i, err := os.Stat(beside); err == nil && i.Mode().IsRegular() && i.Mode()&0o111 != 0 {
+		if beside := filepath.Join(filepath.Dir(self), name); isProgram(beside) {
 			return beside, nil
 		}
 	}
@@ -76,4 +87,9 @@ func (k *validateCommand) validator() (string, error) {
 		return "", &machine.Error{Code: machine.NotFound, Field: "validator", Message: "there is no bareyard-validate beside this program or in PATH", Hint: "name it with --validator; `make build` makes it"}
 	}
 	return file, nil
+}
+
+func isProgram(path string) bool {
+	i, err := os.Stat(path)
+	return err == nil && i.Mode().IsRegular() && i.Mode()&0o111 != 0
 }
