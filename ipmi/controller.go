@@ -244,7 +244,7 @@ func (l *link) dial(ctx context.Context) (conn, error) {
 
 // credentials is a fingerprint of what is shown to the BMC.
 func (t Target) credentials() [sha256.Size]byte {
-	return sha256.Sum256([]byte(t.Username + "\x00" + t.Password + "\x00" + t.CertPin))
+	return sha256.Sum256([]byte(t.Username + "\x00" + t.Password + "\x00" + t.CertPin + "\x00" + t.Proven.UTC().Format(time.RFC3339Nano)))
 }
 
 func (b *bmc) keepJob(path string) { b.lastJob.Store(&path) }
@@ -352,14 +352,14 @@ func (c *Controller) Check(ctx context.Context, t Target) error {
 	return t.on("check", err)
 }
 
-// fresh closes the session and forgets why there should be no login, so that the next exchange logs in anew.
+// fresh closes the session and forgets why there should be no login with these credentials, so that the next exchange logs in anew.
 func (l *link) fresh(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return over(ctx)
 	case <-l.b.turn:
 		l.hangUp()
-		l.b.off = holdOff{}
+		l.b.off.forget(l.t.credentials())
 		l.b.turn <- struct{}{}
 		return nil
 	}

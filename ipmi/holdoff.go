@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -16,18 +17,21 @@ const longestPause = 30 * time.Second
 
 // holdOff is why a BMC must not be logged in to now.
 type holdOff struct {
-	refused [sha256.Size]byte // credentials that it refused; they are not sent again until they change
-	locked  [sha256.Size]byte // credentials that it locked out
-	busy    time.Time         // it asked to be left alone until then
-	until   time.Time         // end of the lock-out, as far as we know
+	refused [][sha256.Size]byte // credentials that it refused, the latest last; they are not sent again until they change
+	locked  [sha256.Size]byte   // credentials that it locked out
+	busy    time.Time           // it asked to be left alone until then
+	until   time.Time           // end of the lock-out, as far as we know
 }
+
+// mostRefused bounds what is remembered as refused by one BMC: two passwords are on record while one is changed.
+const mostRefused = 8
 
 // allows returns the error of a login that must not be made now.
 func (h *holdOff) allows(as [sha256.Size]byte) error {
 	none := [sha256.Size]byte{}
 	switch left := time.Until(h.until); {
-	case h.refused != none && h.refused == as:
-		return failf(ErrCredentials, "refused before: not sent again until they change or a check asks for it")
+	case slices.Contains(h.refused, as):
+		return &failure{kind: ErrCredentials, detail: "refused before: not sent again until they change or a check asks for it", login: true}
 	case h.locked != none && h.locked == as && left > 0:
 		return &failure{kind: ErrLocked, detail: "left alone until the lock-out should be over", retry: left}
 	}
@@ -47,15 +51,23 @@ func (h *holdOff) note(as [sha256.Size]byte, err error) {
 	f, ok := err.(*failure)
 	switch {
 	case err == nil:
-		*h = holdOff{}
+		h.forget(as)
 	case !ok:
 	case f.kind == ErrCredentials && f.login:
-		h.refused = as
+		h.forget(as)
+		if h.refused = append(h.refused, as); len(h.refused) > mostRefused {
+			h.refused = h.refused[1:]
+		}
 	case f.kind == ErrLocked && f.login:
 		h.locked, h.until = as, time.Now().Add(max(f.retry, lockedFor))
 	case f.kind == ErrBusy && f.retry > 0:
 		h.busy = time.Now().Add(f.retry)
 	}
+}
+
+// forget lets credentials be sent again. What was refused beside them stays so: a password that works says nothing for another.
+func (h *holdOff) forget(as [sha256.Size]byte) {
+	*h = holdOff{refused: slices.DeleteFunc(h.refused, func(r [sha256.Size]byte) bool { return r == as })}
 }
 
 // pause waits before the next read or try, and reports whether there is time for one. failed is how many tries in a row found the

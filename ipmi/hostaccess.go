@@ -15,11 +15,12 @@ type hostSwitch struct {
 	body func(open bool) any
 }
 
-// SetHostAccess shuts, or opens, every way that the BMC shows by which its host's own system reaches it without a password, reads each
-// back, and returns their names. What is shut is what the BMC says: only the host can tell whether it is so. There is no standard
+// SetHostAccess shuts, or opens, the ways that the BMC shows by which its host's own system reaches it without a password, reads each
+// back, and returns the names of those that it changed, also beside an error: one that fails leaves the others as they were asked for. It
+// touches those that are named, or, where only is nil, all. What is shut is what the BMC says: only the host can tell whether it is so. There is no standard
 // for it but Redfish's HostInterface, which is the network card of the BMC in the host; KCS, which ipmitool uses, is each vendor's own. A
 // BMC that shows none is ErrUnsupported, and so is IPMI.
-func (c *Controller) SetHostAccess(ctx context.Context, t Target, open bool) (ways []string, err error) {
+func (c *Controller) SetHostAccess(ctx context.Context, t Target, open bool, only []string) (changed []string, err error) {
 	doing := "shut the host's way to it"
 	if open {
 		doing = "open the host's way to it"
@@ -27,9 +28,9 @@ func (c *Controller) SetHostAccess(ctx context.Context, t Target, open bool) (wa
 	if t.Protocol != Redfish {
 		return nil, t.on(doing, failf(ErrUnsupported, "IPMI has no command for it"))
 	}
+	tried := map[string]bool{} // of an answer that was lost it is not known whether the BMC did it
 	err = c.operate(ctx, t, doing, func(ctx context.Context, l *link) error {
 		return l.again(ctx, func() error {
-			ways = nil
 			list, err := l.hostSwitches(ctx)
 			if err != nil {
 				return err
@@ -40,27 +41,37 @@ func (c *Controller) SetHostAccess(ctx context.Context, t Target, open bool) (wa
 			if open { // the other way round: a lock-down that is the last to be shut is the first to be opened
 				slices.Reverse(list)
 			}
+			var failed error
 			for _, s := range list {
-				if err := l.setSwitch(ctx, s, open); err != nil {
-					return err
+				if only != nil && !slices.Contains(only, s.name) {
+					continue
 				}
-				ways = append(ways, s.name)
+				if is, _ := s.open(s.res.body); is == open {
+					if tried[s.name] && !slices.Contains(changed, s.name) {
+						changed = append(changed, s.name)
+					}
+					continue
+				}
+				tried[s.name] = true
+				err := l.setSwitch(ctx, s, open)
+				switch {
+				case err == nil:
+					changed = append(changed, s.name)
+				case !isAny(err, ErrLied, ErrUnsupported): // the BMC, and not this way
+					return err
+				case failed == nil:
+					failed = err
+				}
 			}
-			slices.Sort(ways)
-			return nil
+			return failed
 		})
 	})
-	if err != nil {
-		return nil, err
-	}
-	return ways, nil
+	slices.Sort(changed)
+	return changed, err
 }
 
-// setSwitch sets a switch that is not set yet, and reads it back.
+// setSwitch sets a switch and reads it back.
 func (l *link) setSwitch(ctx context.Context, s hostSwitch, open bool) error {
-	if is, _ := s.open(s.res.body); is == open {
-		return nil
-	}
 	return l.redfish(ctx, func(c *rfConn) error {
 		if _, err := c.change(ctx, s.res, s.body(open)); err != nil {
 			return about(err, s.name)

@@ -19,17 +19,21 @@ func TestK07HostAccess(t *testing.T) {
 	vendors(t, func(t *testing.T, w *world) {
 		c, want := quick(), ways[w.vendor]
 		if want == nil {
-			if _, err := c.SetHostAccess(long(t), w.target, false); !errors.Is(err, ipmi.ErrUnsupported) {
+			if _, err := c.SetHostAccess(long(t), w.target, false, nil); !errors.Is(err, ipmi.ErrUnsupported) {
 				t.Errorf("%v, want ErrUnsupported", err)
 			}
 			return
 		}
 		before, err := c.Baseline(long(t), w.target)
 		must(t, err)
-		for _, open := range []bool{false, false, true} {
-			got, err := c.SetHostAccess(long(t), w.target, open)
+		for i, open := range []bool{false, false, true} {
+			got, err := c.SetHostAccess(long(t), w.target, open, nil)
 			must(t, err)
-			if !slices.Equal(got, want) || w.board.HostAccess() != open {
+			changed := want
+			if i == 1 { // it was shut already, and not by this call
+				changed = nil
+			}
+			if !slices.Equal(got, changed) || w.board.HostAccess() != open {
 				t.Errorf("open %t: ways %q, the board's is open: %t", open, got, w.board.HostAccess())
 			}
 			if open {
@@ -43,23 +47,48 @@ func TestK07HostAccess(t *testing.T) {
 			}
 		}
 		w.faults.Set(func(f *bmctest.Fault) { f.DropHost = true })
-		if _, err := c.SetHostAccess(long(t), w.target, false); !errors.Is(err, ipmi.ErrLied) || !strings.Contains(err.Error(), "reads the other way") {
+		if _, err := c.SetHostAccess(long(t), w.target, false, nil); !errors.Is(err, ipmi.ErrLied) || !strings.Contains(err.Error(), "reads the other way") {
 			t.Errorf("taken and not done: %v, want ErrLied", err)
 		}
 		w.faults.Set(func(f *bmctest.Fault) { f.DropHost, f.KeepHost = false, true })
-		got, err := c.SetHostAccess(long(t), w.target, false)
+		got, err := c.SetHostAccess(long(t), w.target, false, nil)
 		if must(t, err); !slices.Equal(got, want) || !w.board.HostAccess() {
 			t.Errorf("said only: ways %q, the board's is open: %t", got, w.board.HostAccess())
 		}
 	})
 	worlds(t, func(t *testing.T, w *world) {
-		if _, err := quick().SetHostAccess(long(t), w.target, false); !errors.Is(err, ipmi.ErrUnsupported) {
+		if _, err := quick().SetHostAccess(long(t), w.target, false, nil); !errors.Is(err, ipmi.ErrUnsupported) {
 			t.Errorf("%v, want ErrUnsupported", err)
 		}
 		if w.logins() != 0 {
 			t.Error("it logged in for what there is no command for")
 		}
 	}, "IPMI")
+}
+
+// One way that does not obey neither keeps the others from being shut nor hides that they were; what is opened is what was named.
+func TestHostAccessPartly(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "Redfish", func(w *world) { w.vendor = bmctest.Supermicro })
+	c := quick()
+	w.faults.Set(func(f *bmctest.Fault) { f.DropHostAt = "HostInterfaces/1" })
+	got, err := c.SetHostAccess(long(t), w.target, false, nil)
+	if !errors.Is(err, ipmi.ErrLied) || !slices.Equal(got, []string{"Supermicro KCSInterface"}) {
+		t.Errorf("shut: %q, %v", got, err)
+	}
+	w.faults.Set(func(f *bmctest.Fault) { f.DropHostAt = "" })
+	got, err = c.SetHostAccess(long(t), w.target, false, nil)
+	if must(t, err); !slices.Equal(got, []string{"HostInterface 1"}) {
+		t.Errorf("shut later: %q", got)
+	}
+	got, err = c.SetHostAccess(long(t), w.target, true, []string{"HostInterface 1"})
+	if must(t, err); !slices.Equal(got, []string{"HostInterface 1"}) {
+		t.Errorf("opened: %q", got)
+	}
+	got, err = c.SetHostAccess(long(t), w.target, true, nil)
+	if must(t, err); !slices.Equal(got, []string{"Supermicro KCSInterface"}) {
+		t.Errorf("left shut: %q", got)
+	}
 }
 
 // A login that worked is told from a request that was refused: whoever changes a password must not take one for the other.

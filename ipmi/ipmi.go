@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+	"time"
 )
 
 // Protocols that a BMC may speak.
@@ -26,8 +27,9 @@ type Target struct {
 	Protocol string // IPMI or Redfish
 	Address  string // IPMI: host or host:port (623 by default); Redfish: base URL, or the URL of one system where there are several
 	Username string
-	Password string `json:"-"`
-	CertPin  string // SHA-256 of the BMC's certificate in hex (colons allowed); with it the pin alone is trusted. Redfish over TLS
+	Password string    `json:"-"`
+	Proven   time.Time // when the password on record was last changed and seen to work, by whichever server; what was refused before counts no more
+	CertPin  string    // SHA-256 of the BMC's certificate in hex (colons allowed); with it the pin alone is trusted. Redfish over TLS
 
 	// IPMIAddress is where a Redfish BMC speaks IPMI too, as host or host:port, with the same user and password. Its serial
 	// console comes that way, for Redfish has none. Empty means that it does not.

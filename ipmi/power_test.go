@@ -195,6 +195,36 @@ func TestLockedOut(t *testing.T) {
 	}, "IPMI", "Redfish")
 }
 
+// Two wrong passwords in turn cost one failed login each, whatever works meanwhile; a change that any server has seen to work, or a check, lets a
+// password be sent again.
+func TestRefusedIsNotSentAgain(t *testing.T) {
+	t.Parallel()
+	worlds(t, func(t *testing.T, w *world) {
+		c := quick()
+		bad, worse := w.withPassword("wrong-password"), w.withPassword("another-wrong")
+		tries := func(what string, want int, targets ...ipmi.Target) {
+			t.Helper()
+			before := w.logins()
+			for _, target := range targets {
+				if _, err := c.Power(long(t), target); (err == nil) != (target.Password == password) || err != nil && (!errors.Is(err, ipmi.ErrCredentials) || errors.Is(err, ipmi.ErrForbidden)) {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+			if n := w.logins() - before; n != want {
+				t.Errorf("%s: %d logins, want %d", what, n, want)
+			}
+		}
+		tries("in turn", 2, bad, worse, bad, worse, bad, worse)
+		tries("beside one that works", 1, w.target, bad, worse)
+		bad.Proven = time.Now()
+		tries("after a change", 1, bad, bad)
+		if err := c.Check(long(t), worse); !errors.Is(err, ipmi.ErrCredentials) {
+			t.Errorf("checked: %v", err)
+		}
+		tries("after a check of the other", 0, bad, worse)
+	}, "IPMI", "Redfish")
+}
+
 func TestBusy(t *testing.T) {
 	t.Parallel()
 	worlds(t, func(t *testing.T, w *world) {

@@ -113,6 +113,9 @@ func (c *Controller) SetPassword(ctx context.Context, t Target, name, password s
 				return err
 			}
 			err = l.trial(ctx, as)
+			if err == nil {
+				l.b.off.forget(as.credentials()) // it may have been tried before it was set
+			}
 			if err == nil || !isAny(err, ErrCredentials, ErrLocked) {
 				return loginsAside(err)
 			}

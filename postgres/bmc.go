@@ -23,14 +23,16 @@ func (db *DB) Secrets(ctx context.Context, machineID string) (provisioner.Secret
 func (db *DB) secrets(ctx context.Context, q querier, machineID, lock string) (provisioner.Secrets, error) {
 	var s provisioner.Secrets
 	var current, next []byte
-	err := q.QueryRow(ctx, `SELECT m.bmc->>'username', m.bmc_secret, b.next_secret FROM machine m JOIN bmc b ON b.machine_id = m.id WHERE m.id = $1 `+lock, machineID).
-		Scan(&s.Username, &current, &next)
+	var rotated *time.Time
+	err := q.QueryRow(ctx, `SELECT m.bmc->>'username', m.bmc_secret, b.next_secret, b.rotated FROM machine m JOIN bmc b ON b.machine_id = m.id WHERE m.id = $1 `+lock, machineID).
+		Scan(&s.Username, &current, &next, &rotated)
 	if isNoRows(err) {
 		return s, notFound("machine", machineID)
 	}
 	if err != nil {
 		return s, fmt.Errorf("read sealed secret: %w", err)
 	}
+	s.Rotated = orZero(rotated)
 	plain, err := db.seal.Open(current, bmcPurpose(machineID))
 	if err != nil {
 		return s, err

@@ -71,8 +71,15 @@ func (e *Engine) recordBaseline(ctx context.Context, m machine.Machine, kind mac
 		return nil
 	}
 	if kind == machine.ReinstallJob {
-		if kept, err := e.BMCs.BMC(ctx, m.ID); err != nil || kept.Baseline != nil {
+		kept, err := e.BMCs.BMC(ctx, m.ID)
+		if err != nil {
 			return err
+		}
+		if kept.Baseline != nil {
+			return e.BMCs.PutBMC(ctx, m.ID, func(b *BMC) ([]Event, error) {
+				b.Compared = time.Time{} // he has the machine from now on: what is found next is his doing
+				return nil, nil
+			})
 		}
 	}
 	now, err := e.readBaseline(ctx, m)
@@ -116,7 +123,7 @@ func (e *Engine) compareBaseline(ctx context.Context, m machine.Machine, o *mach
 	}
 	// What was done to the machine since by us is no change by a customer.
 	theirs := kept.Compared.Before(kept.Baseline.Taken) && o != nil && !o.Started.IsZero()
-	d := slices.DeleteFunc(e.differences(*kept.Baseline, now, theirs), func(d ipmi.Difference) bool { return asWanted(wanted, d) })
+	d := slices.DeleteFunc(e.differences(*kept.Baseline, now, theirs), func(d ipmi.Difference) bool { return asWanted(wanted, d) || shutByUs(kept, d) })
 	var changed *changedError
 	err = e.BMCs.PutBMC(ctx, m.ID, func(b *BMC) ([]Event, error) {
 		b.Found = &now
@@ -204,11 +211,19 @@ func (e *Engine) Baseline(ctx context.Context, machineID string, now, accept boo
 		if err != nil {
 			return c, err
 		}
-		c.Differences = slices.DeleteFunc(e.differences(*c.Baseline, *c.Found, true), func(d ipmi.Difference) bool { return asWanted(wanted, d) })
+		c.Differences = slices.DeleteFunc(e.differences(*c.Baseline, *c.Found, true), func(d ipmi.Difference) bool { return asWanted(wanted, d) || shutByUs(kept, d) })
 		c.Words = describe(*c.Baseline, *c.Found, c.Differences)
 	}
 	if !accept {
 		return c, nil
+	}
+	rented := m.State == machine.Active
+	if m.OrderID != "" && !rented { // parked or quarantined under its customer, who may get it back
+		o, err := e.Shelf.Order(ctx, m.OrderID)
+		if err != nil {
+			return c, err
+		}
+		rented = !o.State.Terminal()
 	}
 	return c, e.BMCs.PutBMC(ctx, m.ID, func(b *BMC) ([]Event, error) {
 		text := "an operator accepted the BMC as it is: " + summary(*c.Found)
@@ -216,7 +231,7 @@ func (e *Engine) Baseline(ctx context.Context, machineID string, now, accept boo
 			text += "; " + brief(c.Words)
 		}
 		b.Baseline, b.Found, b.Compared = c.Found, nil, time.Time{}
-		if m.State != machine.Active { // what is done to it from now on is our own doing
+		if !rented { // what is done to it from now on is our own doing
 			b.Compared = c.Found.Taken
 		}
 		return []Event{{Kind: "bmc.baseline", Text: clip(text)}}, nil
@@ -255,7 +270,7 @@ func (e *Engine) noteBMC(ctx context.Context, m machine.Machine, kind, text stri
 }
 
 func (e *Engine) checkSecrets(ctx context.Context, m machine.Machine, s Secrets) (string, error) {
-	first := e.Accounts.Check(ctx, target(m, s.Username, s.Current))
+	first := e.Accounts.Check(ctx, s.target(m, s.Current))
 	switch {
 	case first == nil:
 		return fmt.Sprintf("the BMC of %s takes user %s and the password on record", m.Name, machine.CleanText(s.Username)), nil
@@ -266,7 +281,7 @@ func (e *Engine) checkSecrets(ctx context.Context, m machine.Machine, s Secrets)
 		return "", &machine.Error{Code: machine.Unavailable, Message: discreet(m, first).Error(), Hint: checkHint(first)}
 	}
 	if s.Next != "" {
-		switch second := e.Accounts.Check(ctx, target(m, s.Username, s.Next)); {
+		switch second := e.Accounts.Check(ctx, s.target(m, s.Next)); {
 		case second == nil, errors.Is(second, ipmi.ErrForbidden):
 			if err := e.Vault.Promote(ctx, m.ID, s.Next); err != nil {
 				return "", err

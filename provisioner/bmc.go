@@ -17,7 +17,8 @@ import (
 type Secrets struct {
 	Username string
 	Current  string
-	Next     string // handed to the BMC, or about to be, and not yet seen to work; "" while no change is under way
+	Next     string    // handed to the BMC, or about to be, and not yet seen to work; "" while no change is under way
+	Rotated  time.Time // when Current was last changed and seen to work
 }
 
 // Vault keeps the passwords of BMCs, sealed. None of its errors and events holds one.
@@ -80,13 +81,13 @@ type InBand struct {
 }
 
 // target says how to reach a machine's BMC with a password.
-func target(m machine.Machine, user, password string) ipmi.Target {
-	return ipmi.Target{Name: m.Name, Protocol: m.BMC.Protocol, Address: m.BMC.Address, Username: user, Password: password,
+func (s Secrets) target(m machine.Machine, password string) ipmi.Target {
+	return ipmi.Target{Name: m.Name, Protocol: m.BMC.Protocol, Address: m.BMC.Address, Username: s.Username, Password: password, Proven: s.Rotated,
 		CertPin: m.BMC.CertPin, IPMIAddress: m.BMC.IPMI}
 }
 
-// bmc calls fn with the machine's BMC and its decrypted password, which lives no longer than the call. Where a change of the
-// password is under way, or came about meanwhile, fn is called again with the other one; it must bear that.
+// bmc calls fn with the machine's BMC and its decrypted password, which lives no longer than the call. Where the BMC refuses the password and
+// a change of it is under way, or came about meanwhile, fn is called again with the other one; it must bear that.
 func (e *Engine) bmc(ctx context.Context, m machine.Machine, fn func(ipmi.Target) error) error {
 	tried := map[string]bool{}
 	var refused error
@@ -100,9 +101,9 @@ func (e *Engine) bmc(ctx context.Context, m machine.Machine, fn func(ipmi.Target
 			return discreet(m, refused)
 		}
 		tried[password] = true
-		t := target(m, s.Username, password)
+		t := s.target(m, password)
 		err = e.remembering(ctx, m, t, func() error { return fn(t) })
-		if !errors.Is(err, ipmi.ErrCredentials) {
+		if !refusedLogin(err) {
 			return discreet(m, err)
 		}
 		refused = err

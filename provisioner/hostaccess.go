@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/bareyard/bareyard/ipmi"
@@ -12,8 +13,9 @@ import (
 
 // HostAccess shuts and opens the ways by which a machine's own system reaches its BMC; answered by ipmi.Controller.
 type HostAccess interface {
-	// SetHostAccess returns the ways that it found, by name. A BMC without any is ErrUnsupported.
-	SetHostAccess(ctx context.Context, t ipmi.Target, open bool) (ways []string, err error)
+	// SetHostAccess returns the ways that it changed, by name, also beside an error; with only it touches no others. A BMC without any is
+	// ErrUnsupported.
+	SetHostAccess(ctx context.Context, t ipmi.Target, open bool, only []string) (changed []string, err error)
 }
 
 // shutInBand shuts a machine's own ways to its BMC before it is installed: from the RAM disk on, which tries them, nothing on the machine
@@ -22,21 +24,18 @@ func (e *Engine) shutInBand(ctx context.Context, m machine.Machine, t ipmi.Targe
 	if e.HostAccess == nil || e.BMCs == nil || e.Care.LeaveInBand {
 		return
 	}
-	ways, err := e.HostAccess.SetHostAccess(ctx, t, false)
+	shut, err := e.HostAccess.SetHostAccess(ctx, t, false, nil)
 	var events []Event
-	shut := strings.Join(ways, ", ")
-	switch {
-	case errors.Is(err, ipmi.ErrUnsupported):
-		shut = ""
-	case err != nil:
-		shut = ""
+	if err != nil && !errors.Is(err, ipmi.ErrUnsupported) {
 		events = append(events, Event{Kind: "bmc.in-band", Text: clip("not shut: " + discreet(m, err).Error())})
 	}
 	err = e.BMCs.PutBMC(ctx, m.ID, func(b *BMC) ([]Event, error) {
-		if b.Shut != shut && shut != "" {
-			events = append(events, Event{Kind: "bmc.in-band", Text: clip("shut, as the BMC reads it back: " + shut)})
+		if len(shut) > 0 {
+			events = append(events, Event{Kind: "bmc.in-band", Text: clip("shut, as the BMC reads it back: " + strings.Join(shut, ", "))})
 		}
-		b.Shut = shut
+		all := append(waysShut(*b), shut...)
+		slices.Sort(all)
+		b.Shut = strings.Join(slices.Compact(all), ", ")
 		return events, nil
 	})
 	if err != nil {
@@ -44,7 +43,18 @@ func (e *Engine) shutInBand(ctx context.Context, m machine.Machine, t ipmi.Targe
 	}
 }
 
-// openInBand opens what shutInBand shut.
+// waysShut is the ways that were shut by us, and not opened since.
+func waysShut(b BMC) []string {
+	return slices.DeleteFunc(strings.Split(b.Shut, ", "), func(s string) bool { return s == "" })
+}
+
+// shutByUs reports whether a difference from the baseline is a way that we shut after it was recorded, at a reinstallation.
+func shutByUs(b BMC, d ipmi.Difference) bool {
+	name, ok := strings.CutPrefix(d.Path, "services/host-access/")
+	return ok && d.Is == "shut" && slices.ContainsFunc(waysShut(b), func(way string) bool { return strings.ReplaceAll(way, "/", "_") == name }) // as a baseline has it
+}
+
+// openInBand opens what shutInBand shut, and nothing that somebody else did. What the BMC does not open stays on record.
 func (e *Engine) openInBand(ctx context.Context, m machine.Machine) error {
 	if e.HostAccess == nil || e.BMCs == nil {
 		return nil
@@ -53,17 +63,24 @@ func (e *Engine) openInBand(ctx context.Context, m machine.Machine) error {
 	if err != nil || kept.Shut == "" {
 		return err
 	}
+	var opened []string
 	err = e.bmc(ctx, m, func(t ipmi.Target) error {
-		_, err := e.HostAccess.SetHostAccess(ctx, t, true)
+		now, err := e.HostAccess.SetHostAccess(ctx, t, true, waysShut(kept))
+		opened = append(opened, now...)
 		return err
 	})
-	if err != nil && !errors.Is(err, ipmi.ErrUnsupported) && !errors.Is(err, ipmi.ErrLied) {
-		return err
+	failure := err
+	if errors.Is(failure, ipmi.ErrUnsupported) || errors.Is(failure, ipmi.ErrLied) {
+		failure = nil
 	}
-	return e.BMCs.PutBMC(ctx, m.ID, func(b *BMC) ([]Event, error) {
-		b.Shut = ""
+	return errors.Join(failure, e.BMCs.PutBMC(context.WithoutCancel(ctx), m.ID, func(b *BMC) ([]Event, error) {
+		left := slices.DeleteFunc(waysShut(*b), func(way string) bool { return slices.Contains(opened, way) })
+		if err == nil { // the rest is open already, or gone
+			left = nil
+		}
+		b.Shut = strings.Join(left, ", ")
 		return nil, nil
-	})
+	}))
 }
 
 // seenInBand reads what the RAM disk saw. A machine may send anything: what is not understood is not known.

@@ -68,7 +68,7 @@ func (e *Engine) bootSeen(ctx context.Context, m machine.Machine) {
 	}
 	before, err := e.BMCs.Knowledge(ctx, m.ID)
 	if err == nil {
-		t := target(m, m.BMC.Username, "")
+		t := Secrets{Username: m.BMC.Username}.target(m, "")
 		e.Memory.Learn(t, before)
 		e.Memory.BootSeen(t, true)
 		now := e.Memory.Known(t)

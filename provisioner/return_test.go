@@ -263,6 +263,81 @@ func TestK07InBand(t *testing.T) {
 	}
 }
 
+// TestOnlyOurWaysAreOpened: what was shut before we came stays so, what failed half-way is on record and is opened at the end all the same.
+func TestOnlyOurWaysAreOpened(t *testing.T) {
+	y := newYard(t)
+	m, s := y.addSimulated(1, ipmi.Redfish, bmctest.Supermicro)
+	ctx := t.Context()
+	y.Care.KeepPassword = true
+	shut := func(want string) {
+		t.Helper()
+		b, err := y.db.BMC(ctx, m.ID)
+		if y.must(err); b.Shut != want {
+			t.Errorf("on record as shut by us: %q, want %q", b.Shut, want)
+		}
+	}
+	ways := func(open bool) []string {
+		t.Helper()
+		target := s.target
+		got, err := y.HostAccess.SetHostAccess(ctx, target, open, nil)
+		y.must(err)
+		return got
+	}
+	_, err := y.HostAccess.SetHostAccess(ctx, s.target, false, []string{"HostInterface 1"}) // an operator's doing
+	y.must(err)
+	s.faults.Set(func(f *bmctest.Fault) { f.DropHostAt = "KCSInterface" })
+	o, err := y.Place(ctx, y.request(), "")
+	y.must(err)
+	y.install(m.ID)
+	shut("")
+	s.faults.Set(func(f *bmctest.Fault) { f.DropHostAt = "" })
+	_, err = y.Reinstall(ctx, o.ID, "debian-12", "gpu1", false, "")
+	y.must(err)
+	y.install(m.ID)
+	shut("Supermicro KCSInterface")
+	_, err = y.Reinstall(ctx, o.ID, "debian-12", "gpu1", false, "")
+	y.must(err)
+	y.install(m.ID)
+	shut("Supermicro KCSInterface")
+	_, err = y.Release(ctx, o.ID)
+	y.must(err)
+	if got := y.reclaim(m.ID); got.State != machine.Available {
+		t.Fatalf("machine is %s: %s", got.State, got.Reason)
+	}
+	shut("")
+	if got := ways(false); !slices.Equal(got, []string{"Supermicro KCSInterface"}) {
+		t.Errorf("open in stock: %q", got)
+	}
+}
+
+// TestReinstallIsHandedOver: what an operator accepted while the machine was out of its customer's hands is no word about what he does with it after a
+// reinstallation.
+func TestReinstallIsHandedOver(t *testing.T) {
+	y := newYard(t)
+	m, _ := y.addSimulated(1, ipmi.Redfish, "")
+	ctx := t.Context()
+	o, err := y.Place(ctx, y.request(), "")
+	y.must(err)
+	y.install(m.ID)
+	y.must(y.db.PutBMC(ctx, m.ID, func(b *provisioner.BMC) ([]provisioner.Event, error) {
+		b.Compared = b.Baseline.Taken.Add(time.Second)
+		return nil, nil
+	}))
+	_, err = y.Reinstall(ctx, o.ID, "debian-12", "gpu1", false, "")
+	y.must(err)
+	y.install(m.ID)
+	b, err := y.db.BMC(ctx, m.ID)
+	if y.must(err); b.Baseline == nil || !b.Compared.IsZero() {
+		t.Errorf("compared %s", b.Compared)
+	}
+	y.must(y.Move(ctx, m.ID, machine.Park, "a fan is loud"))
+	_, err = y.Baseline(ctx, m.ID, true, true)
+	y.must(err)
+	if b, err = y.db.BMC(ctx, m.ID); err != nil || !b.Compared.IsZero() {
+		t.Errorf("accepted under its customer: compared %s, %v", b.Compared, err)
+	}
+}
+
 // TestReturnRotation: a BMC that refuses a new password, or is silent, keeps its machine out of stock without another erasure, and no
 // password that may hold is forgotten; operators may do without.
 func TestReturnRotation(t *testing.T) {

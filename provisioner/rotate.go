@@ -49,7 +49,7 @@ func (e *Engine) rotate(ctx context.Context, m machine.Machine) error {
 	}
 	cutShort := s.Next != ""
 	if cutShort { // did the BMC take it?
-		err := e.Accounts.Check(ctx, target(m, s.Username, s.Next))
+		err := e.Accounts.Check(ctx, s.target(m, s.Next))
 		if err == nil {
 			return e.Vault.Promote(ctx, m.ID, s.Next)
 		}
@@ -64,7 +64,7 @@ func (e *Engine) rotate(ctx context.Context, m machine.Machine) error {
 	if err != nil {
 		return fmt.Errorf("keep new BMC password: %w", err)
 	}
-	err = e.Accounts.SetPassword(ctx, target(m, s.Username, s.Current), s.Username, next)
+	err = e.Accounts.SetPassword(ctx, s.target(m, s.Current), s.Username, next)
 	switch {
 	case err == nil: // a login with it worked
 		return e.Vault.Promote(ctx, m.ID, next)
@@ -87,7 +87,7 @@ func refusedLogin(err error) bool {
 // logs in at most twice.
 func (e *Engine) settle(ctx context.Context, m machine.Machine, s Secrets, next string, failure error) error {
 	if !refusedLogin(failure) {
-		old := e.Accounts.Check(ctx, target(m, s.Username, s.Current))
+		old := e.Accounts.Check(ctx, s.target(m, s.Current))
 		if old == nil || errors.Is(old, ipmi.ErrForbidden) {
 			return errors.Join(discreet(m, failure), e.Vault.Withdraw(ctx, m.ID, next))
 		}
@@ -95,7 +95,7 @@ func (e *Engine) settle(ctx context.Context, m machine.Machine, s Secrets, next 
 			return discreet(m, failure)
 		}
 	}
-	switch err := e.Accounts.Check(ctx, target(m, s.Username, next)); {
+	switch err := e.Accounts.Check(ctx, s.target(m, next)); {
 	case err == nil, errors.Is(err, ipmi.ErrForbidden):
 		return e.Vault.Promote(ctx, m.ID, next)
 	case refusedLogin(err):
@@ -121,8 +121,9 @@ func (e *Engine) SetCredentials(ctx context.Context, machineID, username, passwo
 	if username == "" {
 		username = s.Username
 	}
+	s.Username = username
 	if !unchecked && e.Accounts != nil {
-		if err := e.Accounts.Check(ctx, target(m, username, password)); err != nil {
+		if err := e.Accounts.Check(ctx, s.target(m, password)); err != nil {
 			return &machine.Error{Code: machine.Unavailable, Message: discreet(m, err).Error(),
 				Hint: "nothing was changed; correct it, or record it as it is with --unchecked"}
 		}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/bareyard/bareyard/ipmi"
+	"github.com/bareyard/bareyard/ipmi/bmctest"
 	"github.com/bareyard/bareyard/machine"
 	"github.com/bareyard/bareyard/provisioner"
 )
@@ -155,6 +156,54 @@ func TestRotateCrash(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestTwoPasswordsOnRecord: while two passwords are on record and the BMC takes neither, no account is locked by asking again; the second is tried
+// only where the first did not log in.
+func TestTwoPasswordsOnRecord(t *testing.T) {
+	for _, protocol := range []string{ipmi.IPMI, ipmi.Redfish} {
+		t.Run(protocol, func(t *testing.T) {
+			t.Parallel()
+			y := newYard(t)
+			m, s := y.addSimulated(1, protocol, "")
+			ctx := t.Context()
+			s.faults.Set(func(f *bmctest.Fault) { f.LockAfter = 3 })
+			y.must(y.db.Replace(ctx, m.ID, "admin", "Neither-one-1"))
+			_, err := y.db.Propose(ctx, m.ID, "Neither-two-2")
+			y.must(err)
+			for range 4 {
+				if err := y.FencePower(ctx, m); !errors.Is(err, ipmi.ErrCredentials) {
+					t.Fatal(err)
+				}
+			}
+			if err := (&ipmi.Controller{}).Check(ctx, s.target); err != nil {
+				t.Fatalf("the right password, afterwards: %v", err)
+			}
+			// What an older server left half done is brought to its end by whoever has the password that works.
+			y.must(y.db.Replace(ctx, m.ID, "admin", "Neither-one-1"))
+			_, err = y.db.Propose(ctx, m.ID, "Secret-pass-1")
+			y.must(err)
+			for range 4 {
+				y.must(y.FencePower(ctx, m))
+			}
+			f := &forbidding{}
+			y.Engine.Power = f
+			if err := y.FencePower(ctx, m); !errors.Is(err, ipmi.ErrForbidden) || f.asked != 1 {
+				t.Errorf("one request refused: %v, asked %d times", err, f.asked)
+			}
+		})
+	}
+}
+
+// forbidding is BMCs that log everybody in and let nobody do anything.
+type forbidding struct {
+	gate
+	asked int
+}
+
+func (f *forbidding) SetPower(context.Context, ipmi.Target, ipmi.Op) error {
+	f.asked++
+	return errors.Join(ipmi.ErrCredentials, ipmi.ErrForbidden)
 }
 
 // gate is a BMC's power behind its account.

@@ -46,7 +46,7 @@ func (e *Engine) FirstUse(ctx context.Context, m machine.Machine) (machine.Machi
 	}
 	ctx, cancel := context.WithTimeout(ctx, firstUseTime)
 	defer cancel()
-	shown, err := e.Certificates.Certificate(ctx, target(m, "", ""))
+	shown, err := e.Certificates.Certificate(ctx, Secrets{}.target(m, ""))
 	switch {
 	case err != nil:
 		e.log().Warn("certificate of a BMC not seen at enrolment", "machine", m.Name, "err", err)
@@ -69,7 +69,7 @@ func (e *Engine) Trust(ctx context.Context, machineID, want string) (was, is str
 	if want, err = cleanPin(want); err != nil {
 		return "", "", err
 	}
-	shown, err := e.Certificates.Certificate(ctx, target(m, "", ""))
+	shown, err := e.Certificates.Certificate(ctx, Secrets{}.target(m, ""))
 	if err != nil {
 		return "", "", &machine.Error{Code: machine.Unavailable, Message: discreet(m, err).Error(), Hint: "nothing was changed"}
 	}

@@ -114,19 +114,19 @@ func TestK07FromInside(t *testing.T) {
 				}
 			}
 			try(machine.InBandOpen)
-			if _, err := c.SetHostAccess(t.Context(), web.Target(), false); err != nil {
+			if _, err := c.SetHostAccess(t.Context(), web.Target(), false, nil); err != nil {
 				t.Fatal(err)
 			}
 			try(machine.InBandClosed)
 			if f, err := inband.Ask(t.Context(), inside); err != nil || f.IPMI != "2.0" {
 				t.Errorf("questions: %+v, %v", f, err)
 			}
-			if _, err := c.SetHostAccess(t.Context(), web.Target(), true); err != nil {
+			if _, err := c.SetHostAccess(t.Context(), web.Target(), true, nil); err != nil {
 				t.Fatal(err)
 			}
 			try(machine.InBandOpen)
 			faults.Set(func(f *bmctest.Fault) { f.KeepHost = true })
-			if _, err := c.SetHostAccess(t.Context(), web.Target(), false); err != nil {
+			if _, err := c.SetHostAccess(t.Context(), web.Target(), false, nil); err != nil {
 				t.Fatal(err)
 			}
 			try(machine.InBandOpen)

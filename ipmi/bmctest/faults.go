@@ -25,6 +25,7 @@ type Fault struct {
 	DropEnable    bool          // accepts that a user is enabled or disabled and does nothing
 	KeepHost      bool          // Redfish: says that the host's way to it is shut, and it is open
 	DropHost      bool          // Redfish: accepts that the host's way to it is shut, and shows it open
+	DropHostAt    string        // Redfish: the same, of the one switch whose path ends so
 	FullLog       bool          // the event log says that it overflowed
 
 	RetryAfter      int    // Redfish: this many further requests with a session get 503 and Retry-After: 1
@@ -39,6 +40,7 @@ type Fault struct {
 	BIOSDropped     bool   // Redfish: settings are accepted and forgotten at the next start
 	TaskGone        bool   // Redfish: a task is not found once it is finished
 	TaskPlace       string // Redfish: where the task of a settings PATCH is told: "" relative, "absolute", "none"
+	Broken          string // Redfish: resources whose path holds this get 500
 	EmptyCollection bool   // Redfish: members of collections are listed and not there
 
 	RefuseSuites    []int // IPMI: cipher suites that are advertised and then refused with status 0x04

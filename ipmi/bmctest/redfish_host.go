@@ -3,6 +3,7 @@ package bmctest
 import (
 	"net/http"
 	"path"
+	"strings"
 )
 
 // Values of profile.hostAccess: whose switch it is.
@@ -102,7 +103,7 @@ func (r *Redfish) patchHost(w http.ResponseWriter, req *http.Request, which func
 	}
 	fault := r.fault()
 	r.mu.Lock()
-	if !fault.DropHost {
+	if !fault.DropHost && (fault.DropHostAt == "" || !strings.HasSuffix(req.URL.Path, fault.DropHostAt)) {
 		*which(&r.host) = shut
 	}
 	now := r.host

@@ -83,6 +83,10 @@ func (r *Redfish) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	req.URL.Path = path
+	if broken := r.Faults.Now().Broken; broken != "" && strings.Contains(path, broken) {
+		fail(w, http.StatusInternalServerError, "Base.1.18.InternalError", "The request failed due to an internal service error.")
+		return
+	}
 	if r.Faults.Now().LoginPage && !open && req.Method == http.MethodGet {
 		w.Header().Set("Content-Type", "text/html")
 		_, _ = w.Write([]byte("<!DOCTYPE html><html><body><form action=/login></form></body></html>"))
