@@ -83,6 +83,16 @@ func (c *Controller) CheckBIOS(ctx context.Context, t Target, want map[string]an
 // Differences lists the settings that are not as wanted, by name: Was is what holds, Is is what is wanted.
 func (b BIOS) Differences(want map[string]any) []Difference { return compareBIOS(b.Attributes, want) }
 
+// Holds reports whether every setting is as wanted, and nothing that waits for the next start would undo it.
+func (b BIOS) Holds(want map[string]any) bool {
+	for name, value := range want {
+		if waiting, ok := b.Pending[name]; ok && !sameValue(waiting, value) {
+			return false
+		}
+	}
+	return len(b.Differences(want)) == 0
+}
+
 // BIOSText is a value of a setting as text, the same for a number whether it came as text, as an int or as a float.
 func BIOSText(v any) string { return valueText(v) }
 

@@ -85,15 +85,10 @@ func (l *link) setBIOS(ctx context.Context, want map[string]any) (BIOSChange, er
 	if err != nil {
 		return BIOSChange{}, err
 	}
-	wrong := compareBIOS(b.Attributes, want)
-	undone := false // something waits for the next start that is not wanted
-	for name, value := range want {
-		waiting, ok := b.Pending[name]
-		undone = undone || ok && !sameValue(waiting, value)
-	}
-	if len(wrong) == 0 && !undone {
+	if b.Holds(want) {
 		return BIOSChange{State: BIOSApplied}, nil
 	}
+	wrong := compareBIOS(b.Attributes, want)
 	rules, err := l.biosRules(ctx, bios.body.str("AttributeRegistry"))
 	if err != nil {
 		return BIOSChange{}, err

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/bareyard/bareyard/ipmi"
 	"github.com/bareyard/bareyard/machine"
@@ -79,7 +80,7 @@ func (e *Engine) settleBIOS(ctx context.Context, m machine.Machine, j machine.Jo
 	if s.first {
 		s.note, s.finding, err = e.askFor(ctx, m, p.Attributes)
 	} else {
-		s.note, s.finding, err = e.verify(ctx, m, p.Attributes, last)
+		s.note, s.finding, err = e.verify(ctx, m, j, p.Attributes, last)
 		if s.finding && p.Updated.After(j.Started) {
 			s.note, s.finding = "the profile of class "+m.Class+" was changed during this job, and its settings do not all hold yet: the next job sets them", false
 		}
@@ -109,10 +110,13 @@ func (e *Engine) askFor(ctx context.Context, m machine.Machine, want map[string]
 			return err
 		}
 		can, wrong = true, b.Differences(want)
-		if len(wrong) == 0 && !undone(b, want) {
+		if b.Holds(want) {
 			return nil
 		}
 		asked = true
+		if err := e.expectBIOS(ctx, m, time.Now().Add(holdWithin)); err != nil {
+			return err
+		}
 		_, err = e.Settings.SetBIOS(ctx, t, want) // what came of it shows after the start
 		return err
 	})
@@ -133,14 +137,35 @@ func (e *Engine) askFor(ctx context.Context, m machine.Machine, want map[string]
 	return "BIOS settings asked for, for the next start: " + brief(words), false, nil
 }
 
-// undone reports whether something waits for the next start that is not wanted.
-func undone(b ipmi.BIOS, want map[string]any) bool {
-	for name, value := range want {
-		if waiting, ok := b.Pending[name]; ok && ipmi.BIOSText(waiting) != ipmi.BIOSText(value) {
-			return true
-		}
+// holdWithin is how long settings that were asked for may take to hold: the start into the RAM disk, and the looks after it.
+const holdWithin = time.Hour
+
+// expectBIOS keeps until when the settings that are asked for must hold; zero where none are any more.
+func (e *Engine) expectBIOS(ctx context.Context, m machine.Machine, until time.Time) error {
+	if e.BMCs == nil {
+		return nil
 	}
-	return false
+	return e.BMCs.PutBMC(ctx, m.ID, func(b *BMC) ([]Event, error) {
+		b.BIOSUntil = until
+		return nil, nil
+	})
+}
+
+// unseenBIOS is what a BMC comes to that shows no settings after the start: where this job asked it for some they are not known to hold, at last.
+func (e *Engine) unseenBIOS(ctx context.Context, m machine.Machine, j machine.Job, last bool, failure error) (note string, finding bool, err error) {
+	if e.BMCs == nil {
+		return "", false, nil
+	}
+	kept, err := e.BMCs.BMC(ctx, m.ID)
+	switch {
+	case err != nil:
+		return "", false, err
+	case kept.BIOSUntil.Before(j.Started):
+		return "", false, nil // nothing was asked for, and the step before has told why
+	case !last:
+		return "", false, fmt.Errorf("%w: %w", errNotYet, failure)
+	}
+	return fmt.Sprintf("the BIOS settings of class %s were asked for and are not known to hold: %v", m.Class, failure), true, nil
 }
 
 // errNotYet says that settings do not hold yet, by the BMC's word.
@@ -148,7 +173,7 @@ var errNotYet = errors.New("the BIOS settings do not hold yet")
 
 // verify looks whether the settings hold after the start. Some BMCs learn late what their firmware did: only at last, or when the BMC's own job
 // failed, is a difference one.
-func (e *Engine) verify(ctx context.Context, m machine.Machine, want map[string]any, last bool) (note string, finding bool, err error) {
+func (e *Engine) verify(ctx context.Context, m machine.Machine, j machine.Job, want map[string]any, last bool) (note string, finding bool, err error) {
 	var c ipmi.BIOSChange
 	err = e.bmc(ctx, m, func(t ipmi.Target) (err error) {
 		c, err = e.Settings.CheckBIOS(ctx, t, want)
@@ -156,10 +181,13 @@ func (e *Engine) verify(ctx context.Context, m machine.Machine, want map[string]
 	})
 	switch {
 	case errors.Is(err, ipmi.ErrUnsupported):
-		return "", false, nil // the step before has told it
+		return e.unseenBIOS(ctx, m, j, last, err)
 	case err != nil:
 		return "", false, err
 	case c.State == ipmi.BIOSApplied:
+		if err := e.expectBIOS(ctx, m, time.Time{}); err != nil {
+			return "", false, err
+		}
 		return fmt.Sprintf("%s as class %s wants, read back", count(len(want), "BIOS setting"), m.Class), false, nil
 	case !last && (c.State != ipmi.BIOSFailed || c.Job == ""):
 		return "", false, fmt.Errorf("%w: %s", errNotYet, c.State)

@@ -3,6 +3,7 @@ package provisioner_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -126,6 +127,35 @@ func TestBIOSProfile(t *testing.T) {
 				if (set.State == provisioner.SettingRight) != tt.holds && set.Name == "SriovEnable" {
 					t.Errorf("%+v", set)
 				}
+			}
+		})
+	}
+}
+
+// TestBIOSUnseen: a BMC that was asked for settings and shows none after the start has not done it; one that never showed any is left as it is.
+func TestBIOSUnseen(t *testing.T) {
+	for _, asked := range []bool{true, false} {
+		t.Run(fmt.Sprintf("asked %t", asked), func(t *testing.T) {
+			t.Parallel()
+			y := newYard(t)
+			m, s := y.addSimulated(1, ipmi.Redfish, "")
+			y.wants("", map[string]any{"SriovEnable": "Disabled"})
+			_, err := y.ApplyBIOS(t.Context(), m.ID)
+			y.must(err)
+			if asked {
+				y.turn(m.ID)
+			}
+			for name := range s.board.BIOS() {
+				s.board.SetBIOS(name, nil)
+			}
+			y.examined(m.ID, nil)
+			got := y.machine(m.ID)
+			if asked && (got.State != machine.Quarantined || !strings.Contains(got.Reason, "were asked for and are not known to hold")) || !asked && got.State != machine.Available {
+				t.Errorf("machine is %s: %q\n%s", got.State, got.Reason, y.texts(provisioner.EventFilter{MachineID: m.ID}))
+			}
+			b, err := y.db.BMC(t.Context(), m.ID)
+			if y.must(err); b.BIOSUntil.IsZero() == asked {
+				t.Errorf("must hold by %s", b.BIOSUntil)
 			}
 		})
 	}
