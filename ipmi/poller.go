@@ -12,14 +12,14 @@ import (
 )
 
 // Poller reads the health and the events of many BMCs, each once a period, spread evenly over the period and never more than
-// Limit at a time. A BMC that fails is left alone for 1, 3, 7 and at most 15 periods. Set the fields before Run.
+// Limit at a time. How long a BMC that fails is left alone is for Targets to say. Set the fields before Run.
 type Poller struct {
 	Controller *Controller
 	Period     time.Duration // between two polls of one BMC; 0 is a minute
 	Limit      int           // BMCs polled at one time; 0 is 32
-	Timeout    time.Duration // for one BMC; 0 is half a period, at most 30 s
+	Timeout    time.Duration // for one BMC; 0 is half a period, at most 30 s. Models and firmware have time of their own beside it
 
-	// Targets lists the BMCs; it is asked at the beginning of each period.
+	// Targets lists the BMCs that are due; it is asked at the beginning of each period.
 	Targets func(ctx context.Context) ([]PollTarget, error)
 	// Took is told of each poll, by at most Limit goroutines at a time, which wait for it.
 	Took func(ctx context.Context, p Poll)
@@ -31,14 +31,14 @@ type Poller struct {
 	stats   PollStats
 	now     int
 	running map[string]bool
-	failing map[string]*failing
 }
 
-// failing is a BMC that failed.
-type failing struct{ inRow, leaveOut int }
-
-// longestLeaveOut is for how many periods a failing BMC is left alone at most.
-const longestLeaveOut = 15
+// Bounds of what a poll reads beside the sensors: how long the models and the firmware may take, which need a request for each part, and how
+// many pages of the event log are read; the next poll goes on where one ended.
+const (
+	inventoryWithin = 2 * time.Minute
+	mostPages       = 20
+)
 
 // PollTarget is a BMC to poll.
 type PollTarget struct {
@@ -47,7 +47,6 @@ type PollTarget struct {
 	Cursor    string // behind which events are read; see EventPage
 	Events    bool   // read the event log too
 	Inventory bool   // read models and firmware too
-	PowerOnly bool   // read nothing but the power state
 }
 
 // Poll is what a poll brought. Err may stand beside a part of the result.
@@ -58,10 +57,12 @@ type Poll struct {
 	Took   time.Duration
 	Health Health
 	From   string    // the cursor behind which events were read
-	Events EventPage // Cursor is the one to keep
+	Events EventPage // Cursor is the one to keep; More: the log goes on
+	Logged bool      // the event log was read
 	Err    error
 
 	Inventory *Inventory // where it was asked for and could be read
+	Missing   error      // why it could not
 }
 
 // PollStats counts what a Poller did.
@@ -69,7 +70,7 @@ type PollStats struct {
 	Polls, Failed int
 	Late          int // polls that began more than a tenth of a period after their time
 	Most          int // BMCs polled at one time, at most
-	LeftOut       int // polls left out because the BMC failed before, or its last poll was not over
+	LeftOut       int // polls left out because the last poll of the BMC was not over
 }
 
 // Run polls until ctx ends and then returns nil.
@@ -78,7 +79,7 @@ func (p *Poller) Run(ctx context.Context) error {
 		return errors.New("run poller: Controller, Targets and Took must be set")
 	}
 	p.mu.Lock()
-	p.running, p.failing = map[string]bool{}, map[string]*failing{}
+	p.running = map[string]bool{}
 	p.mu.Unlock()
 	work := make(chan due)
 	g, ctx := errgroup.WithContext(ctx)
@@ -143,7 +144,6 @@ type due struct {
 
 // round hands out the polls of a period, each at its time.
 func (p *Poller) round(ctx context.Context, begin time.Time, targets []PollTarget, work chan<- due) bool {
-	p.forget(targets)
 	for i, t := range targets {
 		at := begin.Add(p.period() * time.Duration(i) / time.Duration(len(targets)))
 		if !p.take(t.Key) {
@@ -161,34 +161,16 @@ func (p *Poller) round(ctx context.Context, begin time.Time, targets []PollTarge
 	return true
 }
 
-// forget drops what is known of BMCs that are not polled any more.
-func (p *Poller) forget(targets []PollTarget) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	keep := map[string]*failing{}
-	for _, t := range targets {
-		if f := p.failing[t.Key]; f != nil {
-			keep[t.Key] = f
-		}
-	}
-	p.failing = keep
-}
-
 // take reports whether a BMC is to be polled this period.
 func (p *Poller) take(key string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	f := p.failing[key]
-	switch {
-	case p.running[key]:
-	case f != nil && f.leaveOut > 0:
-		f.leaveOut--
-	default:
-		p.running[key] = true
-		return true
+	if p.running[key] {
+		p.stats.LeftOut++
+		return false
 	}
-	p.stats.LeftOut++
-	return false
+	p.running[key] = true
+	return true
 }
 
 func (p *Poller) poll(ctx context.Context, d due) {
@@ -213,29 +195,25 @@ func (p *Poller) poll(ctx context.Context, d due) {
 		return
 	}
 	p.stats.Polls++
-	if out.Err == nil {
-		delete(p.failing, d.Key)
-		return
+	if out.Err != nil {
+		p.stats.Failed++
 	}
-	p.stats.Failed++
-	f := p.failing[d.Key]
-	if f == nil {
-		f = &failing{}
-		p.failing[d.Key] = f
-	}
-	f.inRow++
-	f.leaveOut = min(1<<min(f.inRow, 10)-1, longestLeaveOut)
 }
 
 // Once polls a BMC now, whatever its turn, and tells nobody else. asked is false where Reach left it alone.
 func (p *Poller) Once(ctx context.Context, t PollTarget) (out Poll, asked bool) {
-	bounded, cancel := context.WithTimeout(ctx, cmp.Or(p.Timeout, min(p.period()/2, 30*time.Second)))
+	within := cmp.Or(p.Timeout, min(p.period()/2, 30*time.Second))
+	reach := within
+	if t.Inventory {
+		reach += inventoryWithin
+	}
+	bounded, cancel := context.WithTimeout(ctx, reach)
 	defer cancel()
 	begin := time.Now()
 	one := func(at Target) error {
 		asked, t.Target = true, at
 		out = Poll{Key: t.Key, Target: at, At: begin, Health: Health{Power: Unknown, Overall: Unclear}, From: t.Cursor, Events: EventPage{Cursor: t.Cursor}}
-		return p.Controller.pollOne(bounded, t, &out)
+		return p.Controller.pollOne(bounded, t, within, &out)
 	}
 	var err error
 	if p.Reach == nil {
@@ -247,36 +225,54 @@ func (p *Poller) Once(ctx context.Context, t PollTarget) (out Poll, asked bool) 
 	return out, asked
 }
 
-// pollOne reads a BMC in one session.
-func (c *Controller) pollOne(ctx context.Context, t PollTarget, out *Poll) error {
+// pollOne reads a BMC in one session: what it must tell within a time, and then, in a time of its own, what can wait for the next poll.
+func (c *Controller) pollOne(ctx context.Context, t PollTarget, within time.Duration, out *Poll) error {
 	return c.read(ctx, t.Target, "poll", func(ctx context.Context, l *link) error {
-		return l.again(ctx, func() (err error) {
-			if t.PowerOnly {
-				out.Health.At = time.Now()
-				out.Health.Power, err = l.power(ctx)
-				return err
-			}
-			if out.Health, err = l.health(ctx); err != nil && !isAny(err, ErrUnsupported) {
+		soon, cancel := context.WithTimeout(ctx, within)
+		defer cancel()
+		err := l.again(soon, func() (err error) {
+			if out.Health, err = l.health(soon); err != nil && !isAny(err, ErrUnsupported) {
 				return err
 			}
 			unread := err
-			if t.Events {
-				page, err := l.events(ctx, t.Cursor)
-				if err != nil {
+			if t.Events && !out.Logged {
+				if err := l.readLog(soon, t.Cursor, out); err != nil {
 					return err
 				}
-				out.Events = page
-			}
-			if t.Inventory {
-				inv, err := l.inventory(ctx)
-				if err != nil && !isAny(err, ErrUnsupported) {
-					return err
-				}
-				out.Inventory = &inv
 			}
 			return unread
 		})
+		if err != nil && !isAny(err, ErrUnsupported) || !t.Inventory {
+			return err
+		}
+		var inv Inventory
+		switch missing := l.again(ctx, func() (err error) { inv, err = l.inventory(ctx); return err }); {
+		case missing == nil, isAny(missing, ErrUnsupported):
+			out.Inventory = &inv
+		default:
+			out.Missing = missing
+		}
+		return err
 	})
+}
+
+// readLog reads the event log to its end, or as far as the time goes: what was read counts.
+func (l *link) readLog(ctx context.Context, cursor string, out *Poll) error {
+	all := EventPage{Cursor: cursor}
+	for range mostPages {
+		page, err := l.events(ctx, all.Cursor)
+		if err != nil && len(page.Events)+len(all.Events) == 0 {
+			return err
+		}
+		all.Events = append(all.Events, page.Events...)
+		all.Reset, all.Full, all.More = all.Reset || page.Reset, all.Full || page.Full, page.More || err != nil
+		all.Cursor = page.Cursor
+		if err != nil || !page.More {
+			break
+		}
+	}
+	out.Events, out.Logged = all, true
+	return nil
 }
 
 // Stats is what was done so far.

@@ -21,10 +21,10 @@ const mostEntries = 2000
 const openEvents = `(SELECT count(*) FROM bmc_event e WHERE e.machine_id = h.machine_id AND e.severity = 'critical' AND NOT e.cleared AND e.id > h.acknowledged
 	AND NOT EXISTS (SELECT FROM bmc_event l WHERE l.machine_id = e.machine_id AND l.id > e.id AND l.cleared AND l.sensor = e.sensor AND l.kind = e.kind))`
 
-const healthColumns = `h.at, h.overall, h.power, h.silent, h.failed, h.error, h.readings, h.unread, h.cursor, ` + openEvents
+const healthColumns = `h.at, h.overall, h.power, h.silent, h.failed, h.error, h.readings, h.unread, h.cursor, h.history, ` + openEvents
 
 func healthFields(h *provisioner.Health, at, silent **time.Time) []any {
-	return []any{at, &h.Sensors, &h.Power, silent, &h.Failed, &h.Error, &h.Readings, &h.Unread, &h.Cursor, &h.Open}
+	return []any{at, &h.Sensors, &h.Power, silent, &h.Failed, &h.Error, &h.Readings, &h.Unread, &h.Cursor, &h.History, &h.Open}
 }
 
 func seenHealth(h provisioner.Health, at, silent *time.Time) provisioner.Health {
@@ -35,7 +35,7 @@ func seenHealth(h provisioner.Health, at, silent *time.Time) provisioner.Health 
 	return h
 }
 
-// DuePolls implements provisioner.Doctor.
+// DuePolls claims the BMCs that are due, each for one period: no two servers get the same one.
 func (db *DB) DuePolls(ctx context.Context, period time.Duration) ([]ipmi.PollTarget, error) {
 	// A little before its time: the round of the next period must not miss it by a second.
 	rows, err := db.pool.Query(ctx, `WITH pick AS (SELECT h.machine_id FROM bmc_health h JOIN machine m ON m.id = h.machine_id
@@ -69,8 +69,8 @@ func (db *DB) Polled(ctx context.Context, machineID string, fn func(provisioner.
 		p := fn(seenHealth(was, at, silent), inventory)
 		h := p.Health
 		if _, err := tx.Exec(ctx, `UPDATE bmc_health SET at=$2, overall=$3, power=$4, silent=$5, failed=$6, error=$7, readings=$8, unread=$9, cursor=$10,
-			due = greatest(due, now() + $11::interval) WHERE machine_id=$1`,
-			machineID, nilTime(h.At), h.Sensors, h.Power, nilTime(h.Silent), h.Failed, h.Error, append([]ipmi.Reading{}, h.Readings...), append([]string{}, h.Unread...), h.Cursor, p.Pause); err != nil {
+			due = greatest(due, now() + $11::interval), history=$12 WHERE machine_id=$1`,
+			machineID, nilTime(h.At), h.Sensors, h.Power, nilTime(h.Silent), h.Failed, h.Error, append([]ipmi.Reading{}, h.Readings...), append([]string{}, h.Unread...), h.Cursor, p.Pause, h.History); err != nil {
 			return fmt.Errorf("write health: %w", err)
 		}
 		if err := putEntries(ctx, tx, machineID, p); err != nil {
@@ -124,7 +124,7 @@ func acknowledge(ctx context.Context, tx pgx.Tx, machineID string) (n int, err e
 	return n, nil
 }
 
-// Acknowledge implements provisioner.Doctor.
+// Acknowledge takes note of the critical entries of a machine's event log, and says how many there were.
 func (db *DB) Acknowledge(ctx context.Context, machineID string) (n int, err error) {
 	err = pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
 		if n, err = acknowledge(ctx, tx, machineID); err != nil || n == 0 {
@@ -135,7 +135,7 @@ func (db *DB) Acknowledge(ctx context.Context, machineID string) (n int, err err
 	return n, err
 }
 
-// Health implements provisioner.Doctor.
+// Health returns the health of a machine.
 func (db *DB) Health(ctx context.Context, machineID string) (h provisioner.Health, err error) {
 	var at, silent *time.Time
 	err = db.pool.QueryRow(ctx, `SELECT `+healthColumns+` FROM bmc_health h WHERE h.machine_id = $1`, machineID).Scan(healthFields(&h, &at, &silent)...)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,6 +26,7 @@ type Health struct {
 	Readings []ipmi.Reading `json:"readings,omitempty"` //
 	Unread   []string       `json:"unread,omitempty"`   // what could not be read and why
 	Cursor   string         `json:"-"`                  // behind which the event log is read
+	History  bool           `json:"-"`                  // what stands behind the cursor is older than our reading of it: the log was not yet read to its end
 }
 
 // LogEntry is an entry of a BMC's event log as it was read.
@@ -52,7 +54,7 @@ type MachineHealth struct {
 type Polled struct {
 	Health  Health
 	Entries []ipmi.Event  // new in the event log
-	First   bool          // the log was read for the first time: what stands in it is history, and acknowledged
+	First   bool          // the log was not read to its end before: what stands in it is history, and acknowledged
 	Events  []Event       // of ours
 	Pause   time.Duration // before the next poll, because this one failed; 0 is as usual
 
@@ -61,17 +63,11 @@ type Polled struct {
 
 // Doctor keeps the health of machines.
 type Doctor interface {
-	// DuePolls claims the BMCs that are due, each for one period: no two servers get the same one.
-	DuePolls(ctx context.Context, period time.Duration) ([]ipmi.PollTarget, error)
 	// Polled writes what fn makes of the health and of the inventory that are on record, under the row's lock.
 	Polled(ctx context.Context, machineID string, fn func(was Health, inventory *ipmi.Inventory) Polled) error
-	// Acknowledge takes note of the critical entries of a machine's event log, and says how many there were.
-	Acknowledge(ctx context.Context, machineID string) (int, error)
-	Health(ctx context.Context, machineID string) (Health, error)
 }
 
-// How long a BMC that fails is left alone, in periods, as by ipmi.Poller, but whichever server is next; and from which failure on it is
-// told.
+// How long a BMC that fails is left alone at most, in periods, by whichever server; and from which failure on it is told.
 const (
 	longestPause = 15
 	silentAfter  = 3
@@ -126,8 +122,12 @@ func assess(was Health, inventory *ipmi.Inventory, p ipmi.Poll, period time.Dura
 	}
 	if p.From == was.Cursor { // else another poll has read on meanwhile
 		h.Cursor = p.Events.Cursor
-		out.Entries, out.First = p.Events.Events, was.Cursor == "" && h.Cursor != ""
+		out.Entries, out.First = p.Events.Events, was.History
+		h.History = was.History && (!p.Logged || p.Events.More)
 		out.Events = append(out.Events, entriesTold(was, p.Events, out.First)...)
+	}
+	if p.Missing != nil {
+		h.Unread = append(slices.Clone(h.Unread), "inventory: "+p.Missing.Error())
 	}
 	if p.Inventory != nil {
 		out.Inventory = p.Inventory

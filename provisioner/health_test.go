@@ -138,6 +138,53 @@ func TestHealthIsKept(t *testing.T) {
 	}
 }
 
+// TestLogThatWasEmpty: only what stands in a log when it is first read to its end is history; what comes to one that was empty, or was cleared, is told.
+func TestLogThatWasEmpty(t *testing.T) {
+	for _, protocol := range []string{ipmi.IPMI, ipmi.Redfish} {
+		t.Run(protocol, func(t *testing.T) {
+			w, all := newWard(t, protocol)
+			m := all[0]
+			board := w.boards[m.ID]
+			critical := ipmi.Event{At: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Severity: ipmi.Critical, Sensor: "PSU2", Kind: "power supply", Message: "failure detected"}
+			w.poll(m)
+			board.Log(critical)
+			if h := w.poll(m); h.Open != 1 || h.Overall != ipmi.Critical || strings.Count(w.events(m.ID, "bmc.event"), "critical in the") != 1 {
+				t.Errorf("the first entry of an empty log: %d open, %s", h.Open, w.events(m.ID, "bmc.event"))
+			}
+			_, err := w.db.Acknowledge(t.Context(), m.ID)
+			w.must(err)
+			board.Clear()
+			w.poll(m)
+			critical.At = critical.At.Add(time.Hour)
+			board.Log(critical)
+			if h := w.poll(m); h.Open != 1 || strings.Count(w.events(m.ID, "bmc.event"), "critical in the") != 2 {
+				t.Errorf("the first entry of a cleared log: %d open, %s", h.Open, w.events(m.ID, "bmc.event"))
+			}
+		})
+	}
+	t.Run("read in parts", func(t *testing.T) {
+		w, all := newWard(t, ipmi.Redfish)
+		m := all[0]
+		page := func(from, to string, more bool) provisioner.Health {
+			t.Helper()
+			w.must(w.Polled(t.Context(), pollPeriod, ipmi.Poll{Key: m.ID, At: time.Now(), From: from, Logged: true,
+				Events: ipmi.EventPage{Cursor: to, More: more, Events: []ipmi.Event{{ID: to, Severity: ipmi.Critical, Sensor: "S" + to, Kind: "fan", Message: "failed"}}}}))
+			h, err := w.db.Health(t.Context(), m.ID)
+			w.must(err)
+			return h
+		}
+		if h := page("", "1", true); h.Open != 0 {
+			t.Errorf("the first part: %d open", h.Open)
+		}
+		if h := page("1", "2", false); h.Open != 0 {
+			t.Errorf("the rest: %d open", h.Open)
+		}
+		if h := page("2", "3", false); h.Open != 1 {
+			t.Errorf("what is new: %d open", h.Open)
+		}
+	})
+}
+
 // TestSilentBMC: a BMC that does not answer keeps its last readings, is told of once, left alone longer and longer, and told of again when
 // it answers. One that refuses the password is told of at once.
 func TestSilentBMC(t *testing.T) {
