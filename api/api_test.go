@@ -197,6 +197,48 @@ func TestK11AgentRoutes(t *testing.T) {
 	}
 }
 
+// TestParkedIsNotReinstalled: a machine that an operator took out of service is not reinstalled by its customer, in words that say so, until it is given
+// back; one that a failed job left in maintenance is.
+func TestParkedIsNotReinstalled(t *testing.T) {
+	o := newOffice(t)
+	ctx := t.Context()
+	set := func(state machine.State, parked bool) {
+		t.Helper()
+		_, err := o.db.Conn.Exec(ctx, `UPDATE machine SET state = $1, parked = $2, job_id = ''`, state, parked)
+		o.must(err)
+	}
+	_, err := o.db.Conn.Exec(ctx, `UPDATE job SET state = 'cancelled', finished = now()`)
+	o.must(err)
+	_, err = o.db.Conn.Exec(ctx, `UPDATE orders SET state = 'active', started = now(), until = now() + interval '1 month'`)
+	o.must(err)
+	set(machine.Active, false)
+	path := "/v1/orders/" + o.order.ID + "/reinstall"
+	refused := func(what string) {
+		t.Helper()
+		status, text := o.call("POST", path, o.acme, bodies["reinstall-order"])
+		if status != http.StatusConflict || !strings.Contains(text, "taken out of service by its operator") || !strings.Contains(text, "until it is given back") || strings.Contains(text, "memory is bad") {
+			t.Errorf("%s: %d %s", what, status, text)
+		}
+	}
+	if status, text := o.call("POST", "/v1/machines/"+o.order.MachineID+"/park", o.boss, `{"reason":"its memory is bad"}`); status != http.StatusOK || !strings.Contains(text, `"parked":true`) {
+		t.Fatalf("park: %d %s", status, text)
+	}
+	refused("parked")
+	set(machine.Quarantined, false)
+	refused("quarantined")
+	if status, text := o.call("POST", "/v1/machines/"+o.order.MachineID+"/park", o.boss, `{"reason":"its memory is bad"}`); status != http.StatusOK {
+		t.Fatalf("park: %d %s", status, text)
+	}
+	refused("parked from quarantine")
+	if status, text := o.call("POST", "/v1/machines/"+o.order.MachineID+"/unpark", o.boss, `{"reason":"its memory is new"}`); status != http.StatusOK || strings.Contains(text, `"parked"`) {
+		t.Fatalf("unpark: %d %s", status, text)
+	}
+	set(machine.Maintenance, false) // as a failed reinstallation leaves it
+	if status, text := o.call("POST", path, o.acme, bodies["reinstall-order"]); status != http.StatusOK {
+		t.Errorf("after a failed job: %d %s", status, text)
+	}
+}
+
 // TestK05PasswordsDoNotShow: nothing that an operator can read holds a BMC's password.
 func TestK05PasswordsDoNotShow(t *testing.T) {
 	o := newOffice(t)

@@ -44,6 +44,7 @@ type Machine struct {
 	JobID    string     `json:"job_id,omitempty"`   // the active job
 	Public   bool       `json:"public"`             // wanted: the edge carries its public address
 	PortOpen bool       `json:"port_open"`          // wanted: its provisioning port is open
+	Parked   bool       `json:"parked,omitempty"`   // in maintenance by an operator's word, and not by a job that failed: he alone gives it back
 	Created  time.Time  `json:"created"`
 	Updated  time.Time  `json:"updated"`
 }

@@ -20,11 +20,11 @@ type querier interface {
 }
 
 const machineColumns = `m.id, m.name, m.site, m.rack, m.class, m.state, m.reason, m.firmware, m.boot, m.hardware, m.bmc, m.boot_addr,
-	m.order_id, m.job_id, m.public, m.port_open, m.created, m.updated`
+	m.order_id, m.job_id, m.public, m.port_open, m.parked, m.created, m.updated`
 
 func machineFields(m *machine.Machine) []any {
 	return []any{&m.ID, &m.Name, &m.Site, &m.Rack, &m.Class, &m.State, &m.Reason, &m.Firmware, &m.Boot, &m.Hardware, &m.BMC, &m.BootAddr,
-		&m.OrderID, &m.JobID, &m.Public, &m.PortOpen, &m.Created, &m.Updated}
+		&m.OrderID, &m.JobID, &m.Public, &m.PortOpen, &m.Parked, &m.Created, &m.Updated}
 }
 
 func getMachine(ctx context.Context, q querier, where string, arg any) (machine.Machine, error) {
@@ -44,8 +44,8 @@ func notFound(noun string, name any) error {
 }
 
 func putMachine(ctx context.Context, tx pgx.Tx, m machine.Machine, now time.Time) error {
-	_, err := tx.Exec(ctx, `UPDATE machine SET state=$2, reason=$3, order_id=$4, job_id=$5, public=$6, port_open=$7, updated=$8, boot=$9 WHERE id=$1`,
-		m.ID, m.State, m.Reason, m.OrderID, m.JobID, m.Public, m.PortOpen, now, m.Boot)
+	_, err := tx.Exec(ctx, `UPDATE machine SET state=$2, reason=$3, order_id=$4, job_id=$5, public=$6, port_open=$7, updated=$8, boot=$9, parked=$10 WHERE id=$1`,
+		m.ID, m.State, m.Reason, m.OrderID, m.JobID, m.Public, m.PortOpen, now, m.Boot, m.Parked)
 	if err != nil {
 		return fmt.Errorf("write machine: %w", err)
 	}

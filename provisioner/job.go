@@ -27,7 +27,7 @@ func (e *Engine) startJob(w *Work, kind machine.JobKind, set func(*machine.Job))
 		set(j)
 	}
 	w.Past, w.Job, w.NewJob = w.Job, j, true
-	w.Machine.JobID = j.ID
+	w.Machine.JobID, w.Machine.Parked = j.ID, false
 	w.note("job.start", "%s job starts", kind)
 	e.enter(w)
 	return nil

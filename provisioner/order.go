@@ -264,6 +264,9 @@ func (e *Engine) Reinstall(ctx context.Context, orderID, imageName, consent stri
 			return &machine.Error{Code: machine.Invalid, Field: "consent", Message: "reinstall erases the system disk and was not confirmed",
 				Hint: fmt.Sprintf("confirm with the machine's hostname, %q", w.Order.Hostname)}
 		}
+		if w.Machine.State == machine.Quarantined || w.Machine.State == machine.Maintenance && w.Machine.Parked {
+			return &machine.Error{Code: machine.Conflict, Message: "the machine was taken out of service by its operator", Hint: "wait until it is given back, or release the order; its disks are left as they are"}
+		}
 		if !image.Boots(w.Machine.Firmware) {
 			return &machine.Error{Code: machine.Invalid, Field: "image", Message: fmt.Sprintf("image %s does not boot under %s", image.Name, w.Machine.Firmware),
 				Hint: "choose an image made for this firmware"}
@@ -353,7 +356,7 @@ func (e *Engine) Move(ctx context.Context, machineID string, ev machine.Event, r
 		if err := w.machineEvent(ev, "%s", reason); err != nil {
 			return err
 		}
-		w.Machine.Reason = reason
+		w.Machine.Reason, w.Machine.Parked = reason, ev == machine.Park
 		switch {
 		case ev == machine.Unpark:
 			w.Machine.Public = true // the edge is put right within the minute
