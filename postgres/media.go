@@ -24,6 +24,15 @@ func (db *DB) PutDisc(ctx context.Context, machineID, image string) error {
 	return db.exec(ctx, "write which disc is in a drive", `UPDATE bmc SET media = $2 WHERE machine_id = $1`, machineID, image)
 }
 
+// EmptyDisc implements provisioner.Discs.
+func (db *DB) EmptyDisc(ctx context.Context, machineID, was string) error {
+	_, err := db.pool.Exec(ctx, `UPDATE bmc SET media = '' WHERE machine_id = $1 AND media = $2`, machineID, was)
+	if err != nil {
+		return fmt.Errorf("write that no disc is in a drive: %w", err)
+	}
+	return nil
+}
+
 // DiscsLeft implements provisioner.Discs.
 func (db *DB) DiscsLeft(ctx context.Context) ([]string, error) {
 	rows, err := db.pool.Query(ctx, `SELECT b.machine_id FROM bmc b JOIN machine m ON m.id = b.machine_id WHERE b.media <> '' AND m.job_id = '' ORDER BY b.machine_id`)

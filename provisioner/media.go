@@ -24,6 +24,8 @@ type Drives interface {
 type Discs interface {
 	Disc(ctx context.Context, machineID string) (string, error)
 	PutDisc(ctx context.Context, machineID, image string) error
+	// EmptyDisc forgets a disc. Another that was put in its place meanwhile is remembered.
+	EmptyDisc(ctx context.Context, machineID, was string) error
 	// DiscsLeft lists machines in which one may be though no job is at work on them.
 	DiscsLeft(ctx context.Context) ([]string, error)
 }
@@ -82,7 +84,7 @@ func (e *Engine) ejectDisc(ctx context.Context, m machine.Machine) error {
 	if err := e.bmc(ctx, m, func(t ipmi.Target) error { return e.Drives.EjectMedia(ctx, t) }); err != nil && !errors.Is(err, ipmi.ErrUnsupported) {
 		return err
 	}
-	return e.Discs.PutDisc(ctx, m.ID, "")
+	return e.Discs.EmptyDisc(ctx, m.ID, image)
 }
 
 // EmptyDrives takes out what jobs left in drives, again and again until ctx ends. Every replica may run it.

@@ -15,8 +15,9 @@ import (
 
 // drives is the CD drive of the one machine of a test, and what is asked of it. How real BMCs take discs is in ipmi and in the lab.
 type drives struct {
-	disc  string
-	stuck error // what an eject answers without doing it
+	disc      string
+	stuck     error  // what an eject answers without doing it
+	meanwhile func() // happens after an eject; may be nil
 }
 
 func (d *drives) InsertMedia(_ context.Context, _ ipmi.Target, image string) (ipmi.Media, error) {
@@ -30,6 +31,9 @@ func (d *drives) InsertMedia(_ context.Context, _ ipmi.Target, image string) (ip
 func (d *drives) EjectMedia(context.Context, ipmi.Target) error {
 	if d.stuck == nil {
 		d.disc = ""
+	}
+	if d.meanwhile != nil {
+		d.meanwhile()
 	}
 	return d.stuck
 }
@@ -97,6 +101,15 @@ func TestDiscIsTakenOut(t *testing.T) {
 	y.must(y.EjectLeft(t.Context()))
 	if left, err := y.db.DiscsLeft(t.Context()); err != nil || len(left) != 0 || d.disc != "" {
 		t.Errorf("%q is left in the drive, %v, %v", d.disc, left, err)
+	}
+
+	// While one takes the old disc out, another server puts in that of the next boot: of that one somebody must know.
+	next := "http://10.98.0.1/next"
+	y.must(y.db.PutDisc(t.Context(), m.ID, "http://10.98.0.1/left"))
+	d.meanwhile = func() { y.must(y.db.PutDisc(t.Context(), m.ID, next)) }
+	y.must(y.EjectLeft(t.Context()))
+	if known, err := y.db.Disc(t.Context(), m.ID); err != nil || known != next {
+		t.Errorf("%q is known to be in the drive, %v", known, err)
 	}
 }
 

@@ -31,6 +31,7 @@ func TestQEMUMedia(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { disc.Close() })
 	for _, firmware := range []machine.Firmware{machine.BIOS, machine.UEFI} {
 		t.Run(string(firmware), func(t *testing.T) {
 			t.Parallel() // each waits for its firmware for a while
@@ -49,7 +50,6 @@ func TestQEMUMedia(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer served.Close()
 			inserted := filepath.Join(dir, "inserted.iso")
 			if err := copyTo(inserted, served); err != nil {
 				t.Fatal(err)

@@ -57,7 +57,7 @@ func runMedia(ctx context.Context, group *errgroup.Group, cfg config, engine *pr
 	if cfg.Boot.MediaListen == "" {
 		return nil
 	}
-	iso, err := ramdisk.OpenISO(cfg.Boot.MediaISO)
+	iso, err := ramdisk.OpenISO(cfg.Boot.MediaISO) // open for as long as this server runs
 	if err != nil {
 		return &machine.Error{Code: machine.Invalid, Field: "boot.media_iso", Message: err.Error(), Hint: "make it with: bareyard ramdisk --iso FILE"}
 	}
@@ -121,7 +121,6 @@ func (s *mediaServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "internal error", http.StatusInternalServerError)
 		return
 	}
-	defer disc.Close()
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("ETag", `"`+signed[dot+1:]+`"`)
 	http.ServeContent(httpboot.NewSteady(w), r, "", s.iso.Made(), disc)

@@ -73,9 +73,11 @@ func BuildISO(ctx context.Context, o ISOOptions) error {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("make disc: %w: %s", err, bytes.TrimSpace(out[max(0, len(out)-500):]))
 	}
-	if _, err := OpenISO(made); err != nil {
+	checked, err := OpenISO(made)
+	if err != nil {
 		return err
 	}
+	checked.Close()
 	if err := os.Rename(made, o.Out); err != nil {
 		return fmt.Errorf("make disc: %w", err)
 	}
@@ -95,27 +97,31 @@ menuentry Bareyard {
 `, cmdline)
 }
 
-// ISO is a disc that has room for an archive.
+// ISO is a disc that has room for an archive. It is held open: a file that takes its place meanwhile has its room elsewhere.
 type ISO struct {
-	path string
+	f    *os.File
 	size int64
 	room int64 // offset
 	made time.Time
 }
 
 // OpenISO finds the room in a disc.
-func OpenISO(path string) (*ISO, error) {
+func OpenISO(path string) (_ *ISO, err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("open disc: %w", err)
 	}
-	defer f.Close()
+	defer func() {
+		if err != nil {
+			f.Close()
+		}
+	}()
 	info, err := f.Stat()
 	if err != nil {
 		return nil, fmt.Errorf("open disc: %w", err)
 	}
 	const sector = 2048 // files begin at sectors
-	i := &ISO{path: path, size: info.Size(), room: -1, made: info.ModTime()}
+	i := &ISO{f: f, size: info.Size(), room: -1, made: info.ModTime()}
 	buf := make([]byte, 1<<20)
 	for at := int64(0); at < i.size; at += int64(len(buf)) {
 		n, err := f.ReadAt(buf, at)
@@ -137,45 +143,27 @@ func OpenISO(path string) (*ISO, error) {
 // Made is when the disc was made.
 func (i *ISO) Made() time.Time { return i.made }
 
-// With opens the disc with an archive in its room.
-func (i *ISO) With(archive []byte) (io.ReadSeekCloser, error) {
+// Close implements io.Closer.
+func (i *ISO) Close() error { return i.f.Close() }
+
+// With is the disc with an archive in its room, for as long as the disc is open.
+func (i *ISO) With(archive []byte) (io.ReadSeeker, error) {
 	if len(archive) > roomSize {
 		return nil, fmt.Errorf("put archive on disc: %d bytes, and there is room for %d", len(archive), roomSize)
 	}
-	f, err := os.Open(i.path)
-	if err != nil {
-		return nil, fmt.Errorf("open disc: %w", err)
-	}
 	room := make([]byte, roomSize)
 	copy(room, archive)
-	d := &disc{f: f, room: room, at: i.room}
-	d.SectionReader = io.NewSectionReader(d.overlay(), 0, i.size)
-	return d, nil
+	return io.NewSectionReader(readerAt(func(p []byte, at int64) (int, error) {
+		n, err := i.f.ReadAt(p, at)
+		from, to := max(at, i.room), min(at+int64(n), i.room+int64(len(room)))
+		if from < to {
+			copy(p[from-at:to-at], room[from-i.room:to-i.room])
+		}
+		return n, err
+	}), 0, i.size), nil
 }
 
-// disc is an open disc.
-type disc struct {
-	*io.SectionReader
-	f    *os.File
-	room []byte
-	at   int64
-}
-
-// Close implements io.Closer.
-func (d *disc) Close() error { return d.f.Close() }
-
+// readerAt reads the file, and what is in the room instead of what the file has there.
 type readerAt func([]byte, int64) (int, error)
 
 func (r readerAt) ReadAt(p []byte, at int64) (int, error) { return r(p, at) }
-
-// overlay reads the file, and what is in the room instead of what the file has there.
-func (d *disc) overlay() io.ReaderAt {
-	return readerAt(func(p []byte, at int64) (int, error) {
-		n, err := d.f.ReadAt(p, at)
-		from, to := max(at, d.at), min(at+int64(n), d.at+int64(len(d.room)))
-		if from < to {
-			copy(p[from-at:to-at], d.room[from-d.at:to-d.at])
-		}
-		return n, err
-	})
-}
