@@ -20,6 +20,16 @@ func (r Report) WithBMC(b *BMC, since time.Time) Report {
 	return r
 }
 
+// Brief returns a report with no more than the newest entries of the BMC's log: what all of them came to is in its checks.
+func (r Report) Brief(entries int) Report {
+	if r.BMC != nil && len(r.BMC.Events) > entries {
+		b := *r.BMC
+		b.Events = b.Events[len(b.Events)-entries:]
+		r.BMC = &b
+	}
+	return r
+}
+
 // With returns a report with one more check, or with another in place of the one of that name.
 func (r Report) With(c Check) Report {
 	r.Checks = slices.Clone(r.Checks)

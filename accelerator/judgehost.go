@@ -431,6 +431,9 @@ func (j *judge) fans(c *Check, list []Fan) {
 	}
 }
 
+// mostEvidence is how many entries of a BMC's log a check quotes.
+const mostEvidence = 200
+
 // sel judges what the BMC logged since this boot began, as far as the log tells times; what is older was there before the tenant.
 func (j *judge) sel(c *Check, b BMC) {
 	asked := b.Taken // not the machine's clock, which may be wrong by hours
@@ -442,6 +445,7 @@ func (j *judge) sel(c *Check, b BMC) {
 		since = asked.Add(-j.facts.Taken.Sub(j.facts.Before.Taken))
 	}
 	judged := 0
+	var found []finding
 	for _, e := range b.Events {
 		line := fmt.Sprintf("%s %s: %s", e.At.UTC().Format(time.RFC3339), e.Sensor, e.Text)
 		if e.At.Before(since) || !e.Asserted {
@@ -450,12 +454,23 @@ func (j *judge) sel(c *Check, b BMC) {
 		judged++
 		switch severity := strings.ToLower(e.Severity); {
 		case severity == "critical" && e.At.After(asked.Add(futureSlack)):
-			c.add("", warned(ActNone, line+" (the BMC's clock is ahead: it may be of any time)"))
+			found = append(found, warned(ActNone, line+" (the BMC's clock is ahead: it may be of any time)"))
 		case severity == "critical":
-			c.add("", failed(ActNone, line))
+			found = append(found, failed(ActNone, line))
 		case severity == "warning":
-			c.add("", warned(ActNone, line))
+			found = append(found, warned(ActNone, line))
 		}
+	}
+	more := len(found) - mostEvidence
+	if more > 0 { // the worst of them
+		slices.SortStableFunc(found, func(a, b finding) int { return b.outcome.rank() - a.outcome.rank() })
+		found = found[:mostEvidence]
+	}
+	for _, f := range found {
+		c.add("", f)
+	}
+	if more > 0 {
+		c.Evidence = append(c.Evidence, fmt.Sprintf("and %d more", more))
 	}
 	c.Summary = fmt.Sprintf("%s in the BMC's log are new, of %d", plural(judged, "entry"), len(b.Events))
 	if b.Full {

@@ -12,7 +12,8 @@ type AcceptanceRun struct {
 	State    RunState  `json:"state"`
 	Created  time.Time `json:"created"`
 	Finished time.Time `json:"finished,omitzero"`
-	Trials   []Trial   `json:"trials"` // in the order in which they were named
+	Why      string    `json:"why,omitempty"` // it was called off
+	Trials   []Trial   `json:"trials"`        // in the order in which they were named
 	AcceptanceTerms
 }
 
@@ -44,7 +45,7 @@ type RunEvent string
 
 // Events of a run.
 const (
-	RunFinish RunEvent = "finish" // no machine of it waits or is being tried
+	RunFinish RunEvent = "finish" // no machine of it waits or is being tried; its report is signed
 	RunCancel RunEvent = "cancel" // an operator calls it off
 	RunReopen RunEvent = "reopen" // a machine is tried again
 )
@@ -58,7 +59,7 @@ func RunEvents() []RunEvent { return []RunEvent{RunFinish, RunCancel, RunReopen}
 var runTable = table[RunState, RunEvent]{
 	RunUnderWay:  {RunFinish: RunFinished, RunCancel: RunCancelled, RunReopen: RunUnderWay},
 	RunFinished:  {RunReopen: RunUnderWay},
-	RunCancelled: {RunReopen: RunUnderWay},
+	RunCancelled: {RunCancel: RunCancelled, RunFinish: RunCancelled, RunReopen: RunUnderWay},
 }
 
 // NextRun is the transition function of acceptance runs.

@@ -79,7 +79,7 @@ func TestJobTransitions(t *testing.T) {
 func TestAcceptanceTransitions(t *testing.T) {
 	exhaust(t, machine.RunStates(), machine.RunEvents(), machine.NextRun, map[string]machine.RunState{
 		"running+finish": machine.RunFinished, "running+cancel": machine.RunCancelled, "running+reopen": machine.RunUnderWay,
-		"finished+reopen": machine.RunUnderWay, "cancelled+reopen": machine.RunUnderWay,
+		"finished+reopen": machine.RunUnderWay, "cancelled+reopen": machine.RunUnderWay, "cancelled+cancel": machine.RunCancelled, "cancelled+finish": machine.RunCancelled,
 	})
 	exhaust(t, machine.TrialStates(), machine.TrialEvents(), machine.NextTrial, map[string]machine.TrialState{
 		"waiting+start": machine.TrialRunning, "waiting+leave": machine.TrialIncomplete, "waiting+cancel": machine.TrialCancelled,

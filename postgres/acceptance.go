@@ -71,15 +71,8 @@ func (db *DB) BeginRun(ctx context.Context, run machine.AcceptanceRun, machineID
 		works := map[string]*provisioner.Work{}
 		for _, id := range sorted {
 			w := &provisioner.Work{Now: first.Now, Stock: first.Stock, Moves: first.Moves, Terms: first.Terms}
-			if err := lockMachine(ctx, tx, w, id); err != nil {
+			if err := lockHeld(ctx, tx, w, id); err != nil {
 				return err
-			}
-			if w.Machine.OrderID != "" {
-				o, err := getOrder(ctx, tx, w.Machine.OrderID, "")
-				if err != nil {
-					return err
-				}
-				w.Order = &o
 			}
 			works[id] = w
 		}
@@ -111,7 +104,7 @@ func (db *DB) BeginRun(ctx context.Context, run machine.AcceptanceRun, machineID
 // OnTrial implements provisioner.Acceptances.
 func (db *DB) OnTrial(ctx context.Context, runID, machineID string, fn func(*provisioner.Work) error) error {
 	return db.transition(ctx, func(tx pgx.Tx, w *provisioner.Work) error {
-		if err := lockMachine(ctx, tx, w, machineID); err != nil {
+		if err := lockHeld(ctx, tx, w, machineID); err != nil {
 			return err
 		}
 		held := w.Trial
@@ -126,58 +119,92 @@ func (db *DB) OnTrial(ctx context.Context, runID, machineID string, fn func(*pro
 			return &machine.Error{Code: machine.Conflict, Message: fmt.Sprintf("machine %s is in acceptance run %s", w.Machine.Name, held.RunID), Hint: "wait for it, or cancel it"}
 		}
 		w.Trial = t
-		if w.Machine.OrderID != "" {
-			o, err := getOrder(ctx, tx, w.Machine.OrderID, "FOR UPDATE")
-			if err != nil {
-				return err
-			}
-			w.Order = &o
-		}
 		return fn(w)
 	})
 }
 
-// MoveRun implements provisioner.Acceptances. It takes no lock but the run's.
-func (db *DB) MoveRun(ctx context.Context, id string, ev machine.RunEvent, report func(machine.AcceptanceRun) ([]byte, error)) error {
-	err := pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
-		var state machine.RunState
-		err := tx.QueryRow(ctx, `SELECT state FROM acceptance_run WHERE id = $1 FOR UPDATE`, id).Scan(&state)
-		if isNoRows(err) {
-			return noRun(id)
+// CallOff implements provisioner.Acceptances. It takes no lock but the run's, as EndRun.
+func (db *DB) CallOff(ctx context.Context, id, why string) error {
+	return db.onRun(ctx, id, func(tx pgx.Tx, state machine.RunState) error {
+		next, err := machine.NextRun(state, machine.RunCancel)
+		if err != nil || state == next {
+			return err
 		}
-		if err != nil {
-			return fmt.Errorf("lock acceptance run: %w", err)
-		}
-		next, err := machine.NextRun(state, ev)
+		return putRun(ctx, tx, id, next, why, nil)
+	})
+}
+
+// EndRun implements provisioner.Acceptances.
+func (db *DB) EndRun(ctx context.Context, id string, report func(machine.AcceptanceRun) ([]byte, error)) error {
+	return db.onRun(ctx, id, func(tx pgx.Tx, state machine.RunState) error {
+		next, err := machine.NextRun(state, machine.RunFinish)
 		if err != nil {
 			return err
 		}
-		var signed []byte
-		if report != nil {
-			run, err := readRun(ctx, tx, id)
-			if err != nil {
-				return err
-			}
-			if slices.ContainsFunc(run.Trials, func(t machine.Trial) bool { return t.State.Open() }) {
-				return nil // it was reopened meanwhile
-			}
-			if err := tx.QueryRow(ctx, `SELECT now()`).Scan(&run.Finished); err != nil {
-				return fmt.Errorf("end acceptance run: %w", err)
-			}
-			run.State = next
-			if signed, err = report(run); err != nil {
-				return err
-			}
+		run, err := readRun(ctx, tx, id)
+		if err != nil {
+			return err
 		}
-		if _, err := tx.Exec(ctx, `UPDATE acceptance_run SET state = $2, report = $3, finished = CASE WHEN $2 = 'running' THEN NULL ELSE now() END WHERE id = $1`, id, next, signed); err != nil {
-			return fmt.Errorf("write acceptance run: %w", err)
+		if slices.ContainsFunc(run.Trials, func(t machine.Trial) bool { return t.State.Open() }) {
+			return nil // it was reopened meanwhile
 		}
-		return nil
+		if err := tx.QueryRow(ctx, `SELECT now()`).Scan(&run.Finished); err != nil {
+			return fmt.Errorf("end acceptance run: %w", err)
+		}
+		run.State = next
+		signed, err := report(run)
+		if err != nil {
+			return err
+		}
+		return putRun(ctx, tx, id, next, run.Why, signed)
+	})
+}
+
+// onRun calls fn with a run locked.
+func (db *DB) onRun(ctx context.Context, id string, fn func(pgx.Tx, machine.RunState) error) error {
+	err := pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
+		state, err := lockRun(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		return fn(tx, state)
 	})
 	if err == nil && db.tuned.AfterCommit != nil {
 		db.tuned.AfterCommit()
 	}
 	return err
+}
+
+// reopenRun has a run under way again, in the transition of the machine that is tried again: of a machine in a run that is over nobody would think.
+func reopenRun(ctx context.Context, tx pgx.Tx, id string) error {
+	state, err := lockRun(ctx, tx, id)
+	if err != nil {
+		return err
+	}
+	next, err := machine.NextRun(state, machine.RunReopen)
+	if err != nil {
+		return err
+	}
+	return putRun(ctx, tx, id, next, "", nil)
+}
+
+func lockRun(ctx context.Context, tx pgx.Tx, id string) (state machine.RunState, err error) {
+	err = tx.QueryRow(ctx, `SELECT state FROM acceptance_run WHERE id = $1 FOR UPDATE`, id).Scan(&state)
+	if isNoRows(err) {
+		return "", noRun(id)
+	}
+	if err != nil {
+		return "", fmt.Errorf("lock acceptance run: %w", err)
+	}
+	return state, nil
+}
+
+func putRun(ctx context.Context, tx pgx.Tx, id string, state machine.RunState, why string, report []byte) error {
+	_, err := tx.Exec(ctx, `UPDATE acceptance_run SET state = $2, why = $3, report = $4, finished = CASE WHEN $2 = 'running' THEN NULL ELSE now() END WHERE id = $1`, id, state, why, report)
+	if err != nil {
+		return fmt.Errorf("write acceptance run: %w", err)
+	}
+	return nil
 }
 
 func noRun(id string) error {
@@ -192,7 +219,7 @@ func (db *DB) Run(ctx context.Context, id string) (machine.AcceptanceRun, error)
 func readRun(ctx context.Context, q querier, id string) (machine.AcceptanceRun, error) {
 	run := machine.AcceptanceRun{ID: id, Trials: []machine.Trial{}}
 	var finished *time.Time
-	err := q.QueryRow(ctx, `SELECT state, terms, created, finished FROM acceptance_run WHERE id = $1`, id).Scan(&run.State, &run.AcceptanceTerms, &run.Created, &finished)
+	err := q.QueryRow(ctx, `SELECT state, terms, created, finished, why FROM acceptance_run WHERE id = $1`, id).Scan(&run.State, &run.AcceptanceTerms, &run.Created, &finished, &run.Why)
 	if isNoRows(err) {
 		return run, noRun(id)
 	}
@@ -223,16 +250,17 @@ func readRun(ctx context.Context, q querier, id string) (machine.AcceptanceRun, 
 
 // Runs lists acceptance runs, newest first, without what their machines are at.
 func (db *DB) Runs(ctx context.Context) ([]machine.AcceptanceRun, error) {
-	return db.runs(ctx, "", 200)
+	return db.runs(ctx, "true", 200)
 }
 
 // OpenRuns implements provisioner.Acceptances.
 func (db *DB) OpenRuns(ctx context.Context) ([]machine.AcceptanceRun, error) {
-	return db.runs(ctx, machine.RunUnderWay, 10_000)
+	return db.runs(ctx, `state = 'running' OR state = 'cancelled' AND report IS NULL
+		OR EXISTS (SELECT 1 FROM trial t WHERE t.run_id = acceptance_run.id AND t.state IN ('waiting', 'running'))`, 10_000)
 }
 
-func (db *DB) runs(ctx context.Context, state machine.RunState, most int) ([]machine.AcceptanceRun, error) {
-	rows, err := db.pool.Query(ctx, `SELECT id FROM acceptance_run WHERE $1 = '' OR state = $1 ORDER BY created DESC, id LIMIT $2`, state, most)
+func (db *DB) runs(ctx context.Context, where string, most int) ([]machine.AcceptanceRun, error) {
+	rows, err := db.pool.Query(ctx, `SELECT id FROM acceptance_run WHERE `+where+` ORDER BY created DESC, id LIMIT $1`, most)
 	if err != nil {
 		return nil, fmt.Errorf("list acceptance runs: %w", err)
 	}

@@ -17,15 +17,8 @@ import (
 // OnMachine implements provisioner.Store.
 func (db *DB) OnMachine(ctx context.Context, machineID string, fn func(*provisioner.Work) error) error {
 	return db.transition(ctx, func(tx pgx.Tx, w *provisioner.Work) error {
-		if err := lockMachine(ctx, tx, w, machineID); err != nil {
+		if err := lockHeld(ctx, tx, w, machineID); err != nil {
 			return err
-		}
-		if w.Machine.OrderID != "" {
-			o, err := getOrder(ctx, tx, w.Machine.OrderID, "FOR UPDATE")
-			if err != nil {
-				return err
-			}
-			w.Order = &o
 		}
 		return fn(w)
 	})
@@ -79,6 +72,19 @@ func (db *DB) Place(ctx context.Context, o machine.Order, key, digest string, fn
 		return err
 	})
 	return placed, err
+}
+
+// lockHeld locks a machine, its active job and the order that holds it.
+func lockHeld(ctx context.Context, tx pgx.Tx, w *provisioner.Work, id string) error {
+	if err := lockMachine(ctx, tx, w, id); err != nil || w.Machine.OrderID == "" {
+		return err
+	}
+	o, err := getOrder(ctx, tx, w.Machine.OrderID, "FOR UPDATE")
+	if err != nil {
+		return err
+	}
+	w.Order = &o
+	return nil
 }
 
 func lockMachine(ctx context.Context, tx pgx.Tx, w *provisioner.Work, id string) error {
@@ -164,6 +170,11 @@ func (db *DB) write(ctx context.Context, tx pgx.Tx, w *provisioner.Work) error {
 	if w.Trial != nil {
 		if err := putTrial(ctx, tx, *w.Trial); err != nil {
 			return err
+		}
+		if w.Reopen {
+			if err := reopenRun(ctx, tx, w.Trial.RunID); err != nil {
+				return err
+			}
 		}
 	}
 	if w.Unsee {

@@ -17,9 +17,12 @@ type Acceptances interface {
 	BeginRun(ctx context.Context, run machine.AcceptanceRun, machineIDs []string, fn func([]*Work) error) error
 	// OnTrial is Store.OnMachine with the machine's part in a run, over or not.
 	OnTrial(ctx context.Context, runID, machineID string, fn func(*Work) error) error
-	// MoveRun moves a run. With a report it does so only while no machine of it waits or is being tried.
-	MoveRun(ctx context.Context, id string, ev machine.RunEvent, report func(machine.AcceptanceRun) ([]byte, error)) error
+	// CallOff notes that a run is called off, and why. Of one that was called off already it changes nothing.
+	CallOff(ctx context.Context, id, why string) error
+	// EndRun ends a run and keeps its report, unless a machine of it waits or is being tried.
+	EndRun(ctx context.Context, id string, report func(machine.AcceptanceRun) ([]byte, error)) error
 	Run(ctx context.Context, id string) (machine.AcceptanceRun, error)
+	// OpenRuns lists the runs that are not over: under way, with a machine that waits or is being tried, or called off and without a report.
 	OpenRuns(ctx context.Context) ([]machine.AcceptanceRun, error)
 	// TrialReports returns the validation reports of a run's machines by machine.
 	TrialReports(ctx context.Context, id string) (map[string]json.RawMessage, error)
@@ -68,6 +71,7 @@ func (e *Engine) BeginRun(ctx context.Context, r RunRequest) (machine.Acceptance
 	if err != nil {
 		return run, nil, err
 	}
+	drawn := e.drawing()
 	watts := map[string]int{}
 	var left []Left
 	try := func(m machine.Machine, o *machine.Order) string {
@@ -82,9 +86,7 @@ func (e *Engine) BeginRun(ctx context.Context, r RunRequest) (machine.Acceptance
 	}
 	for _, m := range list {
 		if _, ok := watts[m.Class]; !ok {
-			if watts[m.Class], err = e.draw(ctx, m); err != nil {
-				return run, nil, err
-			}
+			watts[m.Class] = drawn(m)
 		}
 	}
 	var ids []string
@@ -205,16 +207,17 @@ func (e *Engine) unfit(m machine.Machine, o *machine.Order, image machine.Image)
 	return ""
 }
 
-// CancelRun calls a run off, or one machine of it. What was not touched goes back to what it was; what was in stock goes back there by a wipe.
+// CancelRun calls a run off, or one machine of it. What was not touched goes back to what it was; what was in stock goes back there by a wipe. What
+// becomes of the machines after this server died in the middle of it sees TendRuns to.
 func (e *Engine) CancelRun(ctx context.Context, id, machineID, reason string) error {
+	if machineID == "" {
+		if err := e.Acceptances.CallOff(ctx, id, reason); err != nil {
+			return err
+		}
+	}
 	run, err := e.Acceptances.Run(ctx, id)
 	if err != nil {
 		return err
-	}
-	if machineID == "" {
-		if err := e.Acceptances.MoveRun(ctx, id, machine.RunCancel, nil); err != nil {
-			return err
-		}
 	}
 	for _, t := range run.Trials {
 		if machineID != "" && machineID != t.MachineID && machineID != t.Name || machineID == "" && !t.State.Open() {
@@ -294,11 +297,14 @@ func (e *Engine) RetryTrial(ctx context.Context, id, machineID string) error {
 	if i < 0 {
 		return notInRun(id, machineID)
 	}
+	if run.State == machine.RunCancelled && slices.ContainsFunc(run.Trials, func(t machine.Trial) bool { return t.State.Open() }) {
+		return &machine.Error{Code: machine.Conflict, Message: fmt.Sprintf("run %s is being called off", id), Hint: "try again when none of its machines waits any more"}
+	}
 	image, err := e.Shelf.Image(ctx, run.Image)
 	if err != nil {
 		return err
 	}
-	err = e.Acceptances.OnTrial(ctx, id, run.Trials[i].MachineID, func(w *Work) error {
+	return e.Acceptances.OnTrial(ctx, id, run.Trials[i].MachineID, func(w *Work) error {
 		m := w.Machine
 		if w.Trial.State.Open() {
 			return &machine.Error{Code: machine.Conflict, Message: fmt.Sprintf("machine %s is %s in this run", m.Name, w.Trial.State), Hint: "watch it with `bareyard acceptance watch " + id + "`"}
@@ -310,6 +316,7 @@ func (e *Engine) RetryTrial(ctx context.Context, id, machineID string) error {
 		if err := w.trialEvent(machine.TrialRetry, "to be tried again"); err != nil {
 			return err
 		}
+		w.Reopen = true
 		w.Trial.Try++
 		w.Trial.JobID, w.Trial.Reason, w.Trial.Findings = "", "", nil
 		if kept {
@@ -320,10 +327,6 @@ func (e *Engine) RetryTrial(ctx context.Context, id, machineID string) error {
 		m.Reason = "in acceptance run " + id
 		return w.machineEvent(machine.Accept, "held for acceptance run %s again", id)
 	})
-	if err != nil {
-		return err
-	}
-	return e.Acceptances.MoveRun(ctx, id, machine.RunReopen, nil)
 }
 
 // AdmitRun takes what has passed into stock, through a wipe: all of it, or one machine.
@@ -331,6 +334,10 @@ func (e *Engine) AdmitRun(ctx context.Context, id, machineID string) ([]string, 
 	run, err := e.Acceptances.Run(ctx, id)
 	if err != nil {
 		return nil, err
+	}
+	if machineID == "" && run.State == machine.RunUnderWay {
+		return nil, &machine.Error{Code: machine.Conflict, Message: fmt.Sprintf("run %s is under way: what has passed is held against its peers when all are done", id),
+			Hint: fmt.Sprintf("wait for its end, or name the machine that cannot wait: `bareyard acceptance admit %s MACHINE`", id)}
 	}
 	var names []string
 	for _, t := range run.Trials {

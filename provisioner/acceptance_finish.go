@@ -41,7 +41,12 @@ func (e *Engine) finishRun(ctx context.Context, run machine.AcceptanceRun) error
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return e.Acceptances.MoveRun(ctx, run.ID, machine.RunFinish, func(r machine.AcceptanceRun) ([]byte, error) {
+	return e.endRun(ctx, run.ID)
+}
+
+// endRun signs the report of a run of which nothing is left to do.
+func (e *Engine) endRun(ctx context.Context, id string) error {
+	return e.Acceptances.EndRun(ctx, id, func(r machine.AcceptanceRun) ([]byte, error) {
 		doc, err := e.document(ctx, r)
 		if err != nil {
 			return nil, err
@@ -65,7 +70,7 @@ func (e *Engine) finishTrial(ctx context.Context, run machine.AcceptanceRun, t m
 	if len(slow) == 0 && len(odd) == 0 && !admits && !slices.ContainsFunc(t.Findings, ofFleet) {
 		return nil
 	}
-	return e.Acceptances.OnTrial(ctx, run.ID, t.MachineID, func(w *Work) error {
+	err := e.Acceptances.OnTrial(ctx, run.ID, t.MachineID, func(w *Work) error {
 		list := slices.DeleteFunc(slices.Clone(w.Trial.Findings), ofFleet)
 		for _, text := range odd {
 			list = append(list, machine.Finding{Level: string(accelerator.Warn), Check: fleetFirmware, Text: clip(text)})
@@ -90,6 +95,10 @@ func (e *Engine) finishTrial(ctx context.Context, run machine.AcceptanceRun, t m
 		}
 		return e.admit(w)
 	})
+	if machine.CodeOf(err) == machine.Conflict {
+		return nil // another run has the machine by now: what this one has found of it stands
+	}
+	return err
 }
 
 func ofFleet(f machine.Finding) bool { return strings.HasPrefix(f.Check, "fleet.") }

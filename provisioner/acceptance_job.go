@@ -37,12 +37,19 @@ type heard struct {
 	kept   *Kept
 }
 
+// mostJudged is how many new entries of a BMC's log are judged. A report has the newest of them, as mostEvents says.
+const mostJudged = 10_000
+
 // overhear asks the BMC. What its log held when the job began is passed by; what is behind that came with the job, whatever the BMC's clock says.
 func (e *Engine) overhear(ctx context.Context, m machine.Machine, j machine.Job) (heard, error) {
 	if e.Facts == nil {
 		return heard{facts: accelerator.BMC{Taken: time.Now().UTC(), Error: "the server does not ask BMCs"}}, nil
 	}
-	facts, cursor, err := e.readBMC(ctx, m, j.Acceptance.Cursor)
+	entries := mostJudged
+	if j.Step == machine.StepAskBMC {
+		entries = 0 // where the log ends is enough
+	}
+	facts, cursor, err := e.readBMC(ctx, m, j.Acceptance.Cursor, entries)
 	for i, ev := range facts.Events {
 		switch {
 		case ev.At.Before(j.Started):
@@ -81,14 +88,14 @@ func (e *Engine) consult(ctx context.Context, m machine.Machine, j machine.Job) 
 // ruleTrial makes the report of a machine that was tried whole, or one that says that it sent none.
 func (e *Engine) ruleTrial(ctx context.Context, m machine.Machine, j machine.Job, b accelerator.BMC) (*Kept, error) {
 	if len(j.Result) == 0 {
-		k, err := NewKept(verdictOf(m, j), noAnswer(m, j, accelerator.PlanAcceptance, accelerator.Fail, time.Now().UTC(), j.Reason).WithBMC(&b, j.Started), e.ReportKey)
+		k, err := NewKept(verdictOf(m, j), noAnswer(m, j, accelerator.PlanAcceptance, accelerator.Fail, time.Now().UTC(), j.Reason).WithBMC(&b, j.Started).Brief(mostEvents), e.ReportKey)
 		return &k, err
 	}
 	r, err := e.drawn(ctx, m, j)
 	if err != nil {
 		return nil, err
 	}
-	return e.keep(ctx, m, j, r.WithBMC(&b, j.Started))
+	return e.keep(ctx, m, j, r.WithBMC(&b, j.Started).Brief(mostEvents))
 }
 
 // consulted is the transition behind consult.
@@ -105,6 +112,9 @@ func (e *Engine) consulted(ctx context.Context, w *Work, h heard) error {
 	if len(w.Job.Result) == 0 { // it died, hung or said nothing: the BMC may have seen why
 		reason := w.Job.Reason
 		for _, ev := range h.facts.Events {
+			if len(reason) > 4096 {
+				break // it is clipped anyway
+			}
 			if ev.Asserted && (ev.Severity == string(ipmi.Critical) || ev.Severity == string(ipmi.Warning)) {
 				reason += fmt.Sprintf("; the BMC saw %s: %s", ev.Sensor, ev.Text)
 			}

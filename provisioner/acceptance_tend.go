@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/bareyard/bareyard/accelerator"
 	"github.com/bareyard/bareyard/machine"
 )
 
@@ -24,21 +23,24 @@ const (
 	cardWatts = 700  // of a card that no profile knows
 )
 
-// draw is what a machine draws at most.
-func (e *Engine) draw(ctx context.Context, m machine.Machine) (int, error) {
-	if w := e.AcceptanceConfig.MachineWatts[m.Class]; w > 0 {
-		return w, nil
-	}
-	watts := hostWatts
-	for _, a := range m.Hardware.Accelerators {
-		p, _ := accelerator.Rules{}.Profile(a.Vendor+":"+a.Device, "")
-		if p.Power.Judges() {
-			watts += int(p.Power.Value)
-		} else {
-			watts += cardWatts
+// drawing returns what a machine draws at most, by the server's own profiles too.
+func (e *Engine) drawing() func(machine.Machine) int {
+	rules := e.inForce().rules
+	return func(m machine.Machine) int {
+		if w := e.AcceptanceConfig.MachineWatts[m.Class]; w > 0 {
+			return w
 		}
+		watts := hostWatts
+		for _, a := range m.Hardware.Accelerators {
+			p, _ := rules.Profile(a.Vendor+":"+a.Device, "")
+			if p.Power.Judges() {
+				watts += int(p.Power.Value)
+			} else {
+				watts += cardWatts
+			}
+		}
+		return watts
 	}
-	return watts, ctx.Err()
 }
 
 // rackWatts is what a rack bears; 0 where nobody has said it.
@@ -76,11 +78,20 @@ func (e *Engine) TendRuns(ctx context.Context) error {
 }
 
 func (e *Engine) tendRun(ctx context.Context, run machine.AcceptanceRun, runs []machine.AcceptanceRun, all []machine.Machine) error {
+	if run.State == machine.RunCancelled {
+		return e.endCancelled(ctx, run)
+	}
 	if !slices.ContainsFunc(run.Trials, func(t machine.Trial) bool { return t.State.Open() }) {
 		return e.finishRun(ctx, run)
 	}
 	var errs []error
 	for _, t := range run.Trials {
+		if run.State == machine.RunFinished && t.State.Open() { // a server of an older version died while it was to be tried again
+			errs = append(errs, e.Acceptances.OnTrial(ctx, run.ID, t.MachineID, func(w *Work) error {
+				w.Reopen = w.Trial.State.Open()
+				return nil
+			}))
+		}
 		if t.State != machine.TrialWaiting {
 			continue
 		}
@@ -89,7 +100,7 @@ func (e *Engine) tendRun(ctx context.Context, run machine.AcceptanceRun, runs []
 			errs = append(errs, e.dropTrial(ctx, run.ID, t.MachineID))
 		}
 	}
-	load := e.rackLoads(ctx, runs, all)
+	load := e.rackLoads(runs, all)
 	start, why := nextTrials(run, load, func(t machine.Trial) int { return e.rackWatts(run.RackWatts, t.Site, t.Rack) }, time.Now())
 	for _, id := range start {
 		err := e.startTrial(ctx, run, id)
@@ -112,15 +123,27 @@ func (e *Engine) tendRun(ctx context.Context, run machine.AcceptanceRun, runs []
 	return errors.Join(errs...)
 }
 
+// endCancelled gives back what whoever called the run off did not come to, and has its report signed.
+func (e *Engine) endCancelled(ctx context.Context, run machine.AcceptanceRun) error {
+	var errs []error
+	for _, t := range run.Trials {
+		if t.State.Open() {
+			errs = append(errs, e.cancelTrial(ctx, run.ID, t.MachineID, false, run.Why))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return e.endRun(ctx, run.ID)
+}
+
 // rackLoads sums up by rack what machines may draw: those that are rented, and those that are being tried.
-func (e *Engine) rackLoads(ctx context.Context, runs []machine.AcceptanceRun, all []machine.Machine) map[string]int {
+func (e *Engine) rackLoads(runs []machine.AcceptanceRun, all []machine.Machine) map[string]int {
+	drawn := e.drawing()
 	load := map[string]int{}
 	for _, m := range all {
 		if slices.Contains([]machine.State{machine.Provisioning, machine.Active, machine.Pool}, m.State) {
-			w, err := e.draw(ctx, m)
-			if err == nil {
-				load[m.Site+"/"+m.Rack] += w
-			}
+			load[m.Site+"/"+m.Rack] += drawn(m)
 		}
 	}
 	for _, r := range runs {

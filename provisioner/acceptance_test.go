@@ -108,22 +108,10 @@ func (y *yard) tend() {
 // toTrial takes a machine that a run has started to where its validator is told to try it.
 func (y *yard) toTrial(machineID string) *ram {
 	y.t.Helper()
-	y.turn(machineID)
-	r := y.bootAgent(machineID)
-	var seed map[string]string
-	for r.last.Do == machine.DoStep {
-		if r.last.Configure != nil {
-			seed = r.last.Configure.Seed
-		}
-		r.do()
-	}
-	y.turn(machineID)
-	r.becomeOS(seed)
+	r, seed := y.firstBoot(machineID)
 	if strings.Contains(seed["network-config"], "public") || strings.Contains(seed["user-data"], "ssh-") {
 		y.t.Errorf("the acceptance image is reached from outside:\n%s%s", seed["network-config"], seed["user-data"])
 	}
-	_, err := r.report(machine.Report{Step: machine.StepFirstBoot, Phase: machine.Done})
-	y.must(err)
 	if r.last.Step != machine.StepAccept || r.last.Acceptance == nil || r.last.Expect == nil {
 		y.t.Fatalf("the validator is told %+v, want to try its machine", r.last)
 	}

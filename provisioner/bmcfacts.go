@@ -19,11 +19,11 @@ type BMCFacts interface {
 }
 
 // mostPages bounds the reading of a BMC's log: 500 entries each.
-const mostPages = 20
+const mostPages = 200
 
-// readBMC reads what a report needs of a machine's BMC: power supplies, fans, firmware, and its log from a cursor on. It returns the cursor behind
-// what it read. Where only the log could not be read, the error is in LogError as well, and the rest holds.
-func (e *Engine) readBMC(ctx context.Context, m machine.Machine, from string) (out accelerator.BMC, cursor string, err error) {
+// readBMC reads what a report needs of a machine's BMC: power supplies, fans, firmware, and the newest entries of its log, at most so many, behind a
+// cursor. It returns the cursor behind what it read. Where only the log could not be read, the error is in LogError as well, and the rest holds.
+func (e *Engine) readBMC(ctx context.Context, m machine.Machine, from string, entries int) (out accelerator.BMC, cursor string, err error) {
 	empty := accelerator.BMC{Taken: time.Now().UTC(), Supplies: []accelerator.Supply{}, Fans: []accelerator.Fan{}, Events: []accelerator.SELEvent{}}
 	out = empty
 	err = e.bmc(ctx, m, func(t ipmi.Target) error {
@@ -51,6 +51,7 @@ func (e *Engine) readBMC(ctx context.Context, m machine.Machine, from string) (o
 			for _, ev := range page.Events {
 				out.Events = append(out.Events, logged(ev))
 			}
+			out.Events = out.Events[max(0, len(out.Events)-entries):]
 			if !page.More {
 				break
 			}

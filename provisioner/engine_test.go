@@ -316,8 +316,8 @@ func encode(v any) json.RawMessage {
 	return raw
 }
 
-// install takes a machine whose job is at its first step to the end of the job.
-func (y *yard) install(machineID string) {
+// firstBoot takes a machine whose job is at its first step to where its installed system has said that it is up. It returns what that was told by its seed.
+func (y *yard) firstBoot(machineID string) (*ram, map[string]string) {
 	y.t.Helper()
 	y.turn(machineID)
 	r := y.bootAgent(machineID)
@@ -332,8 +332,15 @@ func (y *yard) install(machineID string) {
 	r.becomeOS(seed)
 	_, err := r.report(machine.Report{Step: machine.StepFirstBoot, Phase: machine.Done})
 	y.must(err)
+	return r, seed
+}
+
+// install takes a machine whose job is at its first step to the end of the job.
+func (y *yard) install(machineID string) {
+	y.t.Helper()
+	r, _ := y.firstBoot(machineID)
 	y.turn(machineID)
-	_, err = r.report(machine.Report{Step: machine.StepFirstBoot, Phase: machine.Idle})
+	_, err := r.report(machine.Report{Step: machine.StepFirstBoot, Phase: machine.Idle})
 	y.must(err)
 	if r.last.Step != machine.StepValidate {
 		y.t.Fatalf("the validator is told %+v, want to validate", r.last)

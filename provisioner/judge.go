@@ -177,11 +177,10 @@ const bmcTime = 30 * time.Second
 func (e *Engine) askedBMC(ctx context.Context, m machine.Machine) *accelerator.BMC {
 	ctx, cancel := context.WithTimeout(ctx, bmcTime)
 	defer cancel()
-	out, _, err := e.readBMC(ctx, m, "")
+	out, _, err := e.readBMC(ctx, m, "", mostEvents)
 	if err != nil && out.LogError == "" {
 		out.Error = clip(err.Error())
 	}
-	out.Events = out.Events[max(0, len(out.Events)-mostEvents):]
 	return &out
 }
 

@@ -31,6 +31,7 @@ type Work struct {
 	Spend   []Ticket        // nonces and tokens to write
 	Charges []Charge
 	Kept    []Kept // validation reports to keep
+	Reopen  bool   // the run that Trial is of is under way again
 }
 
 // Stock picks machines and addresses inside the transaction, so that no two orders get the same one.

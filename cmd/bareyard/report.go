@@ -154,7 +154,7 @@ func (r *reportVerify) Run(ctx context.Context, t *terminal) error {
 	}
 	rep, err := document.Verify(text, keys...)
 	if errors.Is(err, document.ErrUnsigned) {
-		return &machine.Error{Code: machine.Invalid, Message: err.Error(), Hint: "save it with --signed; a run is signed when it ends, not while it is under way or when it was called off"}
+		return &machine.Error{Code: machine.Invalid, Message: err.Error(), Hint: "save it with --signed; a run is signed when it ends, not while it is under way"}
 	}
 	if err != nil {
 		return &machine.Error{Code: machine.Invalid, Message: err.Error(), Hint: "it was changed since it was signed, or signed by another site: do not trust it"}
