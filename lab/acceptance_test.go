@@ -16,6 +16,7 @@ import (
 
 	"github.com/bareyard/bareyard/accelerator"
 	"github.com/bareyard/bareyard/accelerator/document"
+	"github.com/bareyard/bareyard/api"
 	apiclient "github.com/bareyard/bareyard/api/client"
 	"github.com/bareyard/bareyard/machine"
 )
@@ -118,6 +119,111 @@ func TestAcceptanceOfARack(t *testing.T) {
 	}
 	if cards != 14 { // a7 sent no report
 		t.Errorf("the report has %d cards, want 14", cards)
+	}
+}
+
+// TestCrashesInAcceptance lets the server live for a few transitions only while machines are tried, one of them is tried again, and a run is called off.
+// Every run comes to its end and is signed, no machine is held, none is in stock unwiped, and nothing is done twice.
+func TestCrashesInAcceptance(t *testing.T) {
+	t.Parallel()
+	const each = 12 // of some 450, which come in another order each time
+	names := []string{"a1", "a2"}
+	c := newCrasher(t, "ad", MachineConfig{Name: "a1", Cards: 2}, MachineConfig{Name: "a2", Cards: 2, BMC: Redfish})
+	_, err := c.client.ImportImage(t.Context(), apiclient.Upload{Name: "trial", DefaultUser: "root", Driver: true}, bytes.NewReader(tinyImage()))
+	c.must(err)
+	second, half, accept := machine.Span(time.Second), machine.Span(30*time.Second), true
+	asked := api.NewAcceptanceRun{Machines: names, Image: "trial", Accept: &accept, Stagger: new(machine.Span), Plan: &machine.AcceptancePlan{
+		Validation: machine.StagePlan{Load: second}, Stress: machine.StagePlan{Load: second, Limit: half}, Silence: half}}
+	c.Simulated("a2").Trouble(func(x *Trouble) { x.WrongMemory = 2 })
+	c.arm(each, each)
+
+	run := c.beginRun(0, asked)
+	c.runEnds(run.ID, machine.RunFinished, machine.Available, machine.Quarantined)
+	c.Simulated("a2").Trouble(func(x *Trouble) { x.WrongMemory = 0 })
+	insist(c.yard, func(ctx context.Context) (r machine.AcceptanceRun, err error) {
+		if r, err = c.client.Run(ctx, run.ID); err != nil || r.Trials[1].Try == 2 {
+			return r, err
+		}
+		return c.client.DecideRun(ctx, run.ID, "retry", "a2", "")
+	})
+	c.runEnds(run.ID, machine.RunFinished, machine.Available, machine.Available)
+	if n := c.sql(`SELECT count(*) FROM job WHERE kind = 'acceptance' AND state = 'succeeded'`); n != 2 {
+		t.Errorf("%d machines have passed, want 2", n)
+	}
+	for i, name := range names {
+		if n := c.Simulated(name).Writes(); n != i+1 {
+			t.Errorf("%d images were written to %s", n, name)
+		}
+	}
+
+	off := c.beginRun(1, asked)
+	c.until("a machine is being tried", yardPatience, func() bool {
+		now := insist(c.yard, func(ctx context.Context) (machine.AcceptanceRun, error) { return c.client.Run(ctx, off.ID) }).Trials[0].Now
+		return now != nil && now.Step == machine.StepAccept
+	})
+	insist(c.yard, func(ctx context.Context) (machine.AcceptanceRun, error) {
+		return c.client.DecideRun(ctx, off.ID, "cancel", "", "the power is off tonight")
+	})
+	c.runEnds(off.ID, machine.RunCancelled, machine.Available, machine.Available)
+	c.crashed()
+	c.arm(0, 0)
+	for _, name := range names {
+		m := c.machine(name)
+		if s := c.Simulated(name); s.Dirty() {
+			t.Errorf("%s is in stock and not wiped", name)
+		}
+		c.replayMachine(m)
+		events := c.events("", m.ID)
+		for _, j := range insist(c.yard, func(ctx context.Context) ([]machine.Job, error) { return c.client.Jobs(ctx, "", m.ID) }) {
+			c.replayJob(j, events)
+			if j.Attempt != 1 {
+				t.Errorf("%s: the %s job took %d attempts: %s", name, j.Kind, j.Attempt, j.Reason)
+			}
+		}
+	}
+	t.Logf("%d crashes in %s", c.crashes, time.Since(c.began).Round(time.Second))
+	if c.crashes < 20 {
+		t.Errorf("%d crashes only", c.crashes)
+	}
+}
+
+// beginRun begins a run where there are so many. Like a reinstall it cannot be repeated blindly.
+func (c *crasher) beginRun(before int, asked api.NewAcceptanceRun) machine.AcceptanceRun {
+	c.t.Helper()
+	return insist(c.yard, func(ctx context.Context) (machine.AcceptanceRun, error) {
+		runs, err := c.client.Runs(ctx)
+		if err != nil || len(runs) > before {
+			return append(runs, machine.AcceptanceRun{})[0], err
+		}
+		begun, err := c.client.BeginRun(ctx, asked)
+		return begun.Run, err
+	})
+}
+
+// runEnds waits until a run is over and signed, and its machines are in these states with nothing under way.
+func (c *crasher) runEnds(id string, state machine.RunState, want ...machine.State) {
+	c.t.Helper()
+	var r machine.AcceptanceRun
+	var is []string
+	defer func() {
+		if c.t.Failed() {
+			c.t.Logf("run is %s, its machines %q: %+v", r.State, is, r.Trials)
+		}
+	}()
+	c.until("run "+id+" is "+string(state), 2*yardPatience, func() bool {
+		r = insist(c.yard, func(ctx context.Context) (machine.AcceptanceRun, error) { return c.client.Run(ctx, id) })
+		is = nil
+		done := r.State == state
+		for i, t := range r.Trials {
+			m := c.machine(t.MachineID)
+			is = append(is, fmt.Sprintf("%s %s %s", m.Name, m.State, m.JobID))
+			done = done && m.State == want[i] && m.JobID == ""
+		}
+		return done && c.sql(`SELECT count(*) FROM acceptance_run WHERE id = $1 AND report IS NOT NULL`, id) == 1
+	})
+	signed := insist(c.yard, func(ctx context.Context) ([]byte, error) { return c.client.RunReport(ctx, id, "") })
+	if doc, err := document.VerifyRun(signed, c.reportKey()); err != nil || doc.State != state || doc.Open != 0 {
+		c.t.Errorf("report of run %s: %v, %s, %d open", id, err, doc.State, doc.Open)
 	}
 }
 

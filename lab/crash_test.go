@@ -279,19 +279,7 @@ func (y *yard) edge() []string {
 func (y *yard) replay(m machine.Machine, o machine.Order) {
 	t := y.t
 	t.Helper()
-	state := machine.Available // as enrolled
-	for _, e := range y.events("", m.ID) {
-		if name, ok := strings.CutPrefix(e.Kind, "machine."); ok && slices.Contains(machine.Events(), machine.Event(name)) && machine.Event(name) != machine.Enroll {
-			next, err := machine.Next(state, machine.Event(name))
-			if err != nil {
-				t.Errorf("event %d: %v", e.ID, err)
-			}
-			state = next
-		}
-	}
-	if state != m.State {
-		t.Errorf("machine %s is %s, its events say %s", m.Name, m.State, state)
-	}
+	y.replayMachine(m)
 	events := y.events(o.ID, "")
 	order := machine.OrderPlaced
 	for _, e := range events {
@@ -309,6 +297,25 @@ func (y *yard) replay(m machine.Machine, o machine.Order) {
 	jobs := insist(y, func(ctx context.Context) ([]machine.Job, error) { return y.client.Jobs(ctx, o.ID, "") })
 	for _, j := range jobs {
 		y.replayJob(j, events)
+	}
+}
+
+// replayMachine is the part of replay that is about the machine.
+func (y *yard) replayMachine(m machine.Machine) {
+	t := y.t
+	t.Helper()
+	state := machine.Available // as enrolled
+	for _, e := range y.events("", m.ID) {
+		if name, ok := strings.CutPrefix(e.Kind, "machine."); ok && slices.Contains(machine.Events(), machine.Event(name)) && machine.Event(name) != machine.Enroll {
+			next, err := machine.Next(state, machine.Event(name))
+			if err != nil {
+				t.Errorf("event %d: %v", e.ID, err)
+			}
+			state = next
+		}
+	}
+	if state != m.State {
+		t.Errorf("machine %s is %s, its events say %s", m.Name, m.State, state)
 	}
 }
 
