@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"os"
 	"path/filepath"
@@ -22,7 +21,7 @@ import (
 type chunker struct {
 	store   *Store
 	maxSize int64              // bytes; more than that is refused
-	written hash.Hash          // takes every byte of the disk in order
+	written io.Writer          // takes every byte of the disk in order
 	count   func(int64)        // told how many bytes of the disk were cut so far
 	first   func([]byte) error // sees the first chunk before anything is stored
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/sha256"
+	"crypto/sha512"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -53,6 +54,7 @@ type Import struct {
 	Reader io.Reader // e.g. an upload
 
 	SHA256   string   // hex; empty when the publisher gives none
+	SHA512   string   // hex; like SHA256, and both must fit if both are given
 	DigestOf DigestOf // empty means AsDownloaded
 	Format   Format   // empty means by magic bytes; otherwise it must be what is found
 
@@ -106,7 +108,7 @@ func (in *Import) check() error {
 			sources++
 		}
 	}
-	in.SHA256 = strings.ToLower(strings.TrimSpace(in.SHA256))
+	in.SHA256, in.SHA512 = strings.ToLower(strings.TrimSpace(in.SHA256)), strings.ToLower(strings.TrimSpace(in.SHA512))
 	if in.DigestOf == "" {
 		in.DigestOf = AsDownloaded
 	}
@@ -123,7 +125,9 @@ func (in *Import) check() error {
 	case sources != 1:
 		return &machine.Error{Code: machine.Invalid, Field: "file", Message: "exactly one file or address is imported at a time"}
 	case in.SHA256 != "" && !ValidDigest(in.SHA256):
-		return &machine.Error{Code: machine.Invalid, Field: "sha256", Message: "the digest is no sha256: 64 hex digits", Hint: "sha512 and md5 sums are of no use here"}
+		return &machine.Error{Code: machine.Invalid, Field: "sha256", Message: "the digest is no sha256: 64 hex digits", Hint: "give a sha512 as such; md5 and sha1 prove nothing"}
+	case in.SHA512 != "" && !isHex(in.SHA512, sha512.Size):
+		return &machine.Error{Code: machine.Invalid, Field: "sha512", Message: "the digest is no sha512: 128 hex digits", Hint: "give a sha256 as such; md5 and sha1 prove nothing"}
 	case in.DigestOf != AsDownloaded && in.DigestOf != AsWritten:
 		return &machine.Error{Code: machine.Invalid, Field: "digest_of", Message: fmt.Sprintf("unknown kind of digest %q", in.DigestOf), Hint: "downloaded or written"}
 	case !in.Format.known():
@@ -145,7 +149,32 @@ func freeMemory() uint64 {
 
 // sums are the digests that one pass over a file yields.
 type sums struct {
-	downloaded, unpacked, written hash.Hash
+	downloaded, unpacked, written *digest
+}
+
+// digest is the sha256 of some bytes, and their sha512 where that is asked for.
+type digest struct {
+	sha256, sha512 hash.Hash
+	io.Writer
+}
+
+func newDigest(withSHA512 bool) *digest {
+	d := &digest{sha256: sha256.New()}
+	d.Writer = d.sha256
+	if withSHA512 {
+		d.sha512 = sha512.New()
+		d.Writer = io.MultiWriter(d.sha256, d.sha512)
+	}
+	return d
+}
+
+// sum returns what has been digested so far: sha256 and, where it is asked for, sha512, in hex.
+func (d *digest) sum() [2]string {
+	out := [2]string{hex.EncodeToString(d.sha256.Sum(nil))}
+	if d.sha512 != nil {
+		out[1] = hex.EncodeToString(d.sha512.Sum(nil))
+	}
+	return out
 }
 
 func (s *Store) importFile(ctx context.Context, f *os.File, in Import) (Imported, error) {
@@ -153,7 +182,8 @@ func (s *Store) importFile(ctx context.Context, f *os.File, in Import) (Imported
 	if err != nil {
 		return Imported{}, fmt.Errorf("import image: %w", err)
 	}
-	sums := sums{sha256.New(), sha256.New(), sha256.New()}
+	withSHA512 := in.SHA512 != ""
+	sums := sums{newDigest(withSHA512), newDigest(withSHA512), newDigest(withSHA512)}
 	given := &meter{ctx: ctx, r: f, count: func(n int64) { in.Progress(Storing, n, before.Size()) }}
 	source := io.TeeReader(given, sums.downloaded)
 
@@ -265,18 +295,20 @@ func (s *Store) cutTables(ctx context.Context, f *os.File, plain io.Reader, kind
 
 // finish compares the digests, looks whether the disk can boot, and makes the image exist. The footer is what followed the disk in the file.
 func (s *Store) finish(m Manifest, format Format, footer []byte, in Import, sums sums) (Imported, error) {
-	sum := func(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)) }
-	out := Imported{Manifest: m, Format: format, Downloaded: sum(sums.downloaded), Written: sum(sums.written)}
-	unpacked := "" // the same as written
+	downloaded, written := sums.downloaded.sum(), sums.written.sum()
+	out := Imported{Manifest: m, Format: format, Downloaded: downloaded[0], Written: written[0]}
+	unpacked := written
 	switch format {
 	case Qcow2, VMDK:
-		unpacked = sum(sums.unpacked)
+		unpacked = sums.unpacked.sum()
 	case VHD:
 		sums.written.Write(footer)
-		unpacked = sum(sums.written)
+		unpacked = sums.written.sum()
 	}
-	if err := in.compare(out, unpacked); err != nil {
-		return Imported{}, err
+	for i, field := range []string{"sha256", "sha512"} {
+		if err := in.compare(field, [...]string{in.SHA256, in.SHA512}[i], downloaded[i], written[i], unpacked[i]); err != nil {
+			return Imported{}, err
+		}
 	}
 	b, err := s.inspect(m)
 	if err == nil && !b.BIOS && !b.UEFI {
@@ -317,24 +349,21 @@ func (s *Store) inspect(m Manifest) (boots, error) {
 }
 
 // compare holds what came against the digest that was promised; on a mismatch it says which other digest fits, and still fails.
-func (in Import) compare(out Imported, unpacked string) error {
-	if in.SHA256 == "" {
-		return nil
-	}
-	got, other, otherName := out.Downloaded, out.Written, AsWritten
+func (in Import) compare(field, want, downloaded, written, unpacked string) error {
+	got, other, otherName := downloaded, written, AsWritten
 	if in.DigestOf == AsWritten {
-		got, other, otherName = out.Written, out.Downloaded, AsDownloaded
+		got, other, otherName = written, downloaded, AsDownloaded
 	}
-	if got == in.SHA256 {
+	if want == "" || got == want {
 		return nil
 	}
 	e := &machine.Error{
 		Code:    machine.Invalid,
-		Field:   "sha256",
-		Message: fmt.Sprintf("sha256 of the image as %s is %s, not %s", in.DigestOf, got, in.SHA256),
+		Field:   field,
+		Message: fmt.Sprintf("%s of the image as %s is %s, not %s", field, in.DigestOf, got, want),
 		Hint:    "fetch the file again and compare its digest with the publisher's",
 	}
-	switch in.SHA256 {
+	switch want {
 	case other:
 		e.Hint = fmt.Sprintf("the digest given is that of the image as %s: declare it so", otherName)
 	case unpacked:

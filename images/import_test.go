@@ -3,7 +3,9 @@ package images
 import (
 	"bytes"
 	"context"
+	"crypto/sha512"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -223,12 +225,22 @@ func TestF09DigestOfWhichBytes(t *testing.T) {
 	mustRefuse(t, Import{Path: file, SHA256: "d41d8cd98f00b204e9800998ecf8427e"}, "sha256", "64 hex digits")
 	mustRefuse(t, Import{Path: file, SHA256: digestOf(disk), DigestOf: "raw"}, "digest_of", "downloaded or written")
 
-	out := filepath.Join(t.TempDir(), "q")
-	tool(t, nil, "qemu-img", "convert", "-f", "raw", "-O", "qcow2", tempFile(t, disk), out)
-	qcow, err := os.ReadFile(out)
-	if err != nil {
-		t.Fatal(err)
+	sha512Of := func(b []byte) string { return fmt.Sprintf("%x", sha512.Sum512(b)) }
+	for _, good := range []Import{
+		{Path: file, SHA512: sha512Of(packed), SHA256: digestOf(packed)},
+		{Path: file, SHA512: strings.ToUpper(sha512Of(disk)), DigestOf: AsWritten},
+	} {
+		if _, err := s.Import(context.Background(), good); err != nil {
+			t.Errorf("sha512: %v", err)
+		}
 	}
+	mustRefuse(t, Import{Path: file, SHA512: sha512Of(disk)}, "sha512", "that of the image as written: declare it so")
+	mustRefuse(t, Import{Path: file, SHA512: sha512Of(packed), SHA256: digestOf(disk)}, "sha256", "that of the image as written")
+	mustRefuse(t, Import{Path: file, SHA512: sha512Of(disk), SHA256: digestOf(packed)}, "sha512", "that of the image as written")
+	mustRefuse(t, Import{Path: file, SHA512: digestOf(packed)}, "sha512", "128 hex digits")
+
+	qcow := qemuConvert(t, disk, "qcow2")
+	mustRefuse(t, Import{Path: tempFile(t, tool(t, qcow, "gzip", "-c")), SHA512: sha512Of(qcow)}, "sha512", "unpacked file")
 	mustRefuse(t, Import{Path: tempFile(t, tool(t, qcow, "gzip", "-c")), SHA256: digestOf(qcow)}, "sha256", "unpacked file")
 
 	// Bytes behind the end of the compressed data are part of what was downloaded.

@@ -131,8 +131,11 @@ func ParseManifest(data []byte, digest string) (Manifest, error) {
 }
 
 // ValidDigest reports whether s is a sha256 in lower-case hex: the only form that becomes a file name or a URL here.
-func ValidDigest(s string) bool {
-	if len(s) != 2*sha256.Size {
+func ValidDigest(s string) bool { return isHex(s, sha256.Size) }
+
+// isHex reports whether s is so many bytes in lower-case hex.
+func isHex(s string, size int) bool {
+	if len(s) != 2*size {
 		return false
 	}
 	for _, c := range []byte(s) {
