@@ -59,6 +59,7 @@ type Catalogue interface {
 // Shelf is the catalogue of images; their content is in a Store.
 type Shelf interface {
 	Images(ctx context.Context) ([]machine.Image, error)
+	Image(ctx context.Context, name string) (machine.Image, error)
 	PutImage(ctx context.Context, i machine.Image) error
 }
 
@@ -122,7 +123,7 @@ func (s *Server) Handler() http.Handler {
 	s.reportRoutes(api, mux)
 	s.validationRoutes(api)
 	s.profileRoutes(api)
-	mux.HandleFunc("PUT /v1/images/{name}", s.importImage) // not huma's: the body must not be held in memory
+	s.imageRoutes(api, mux)
 	s.agentRoutes(mux)
 	s.consoleRoutes(api, mux)
 	return s.identify(http.MaxBytesHandler(mux, maxBody))

@@ -101,11 +101,4 @@ func (s *Server) catalogueRoutes(api huma.API) {
 		}
 		return nil, nil
 	})
-	route(s, api, http.MethodGet, "/v1/images", "list-images", "Operating systems that can be put on a machine", func(ctx context.Context, _ *struct{}) (*reply[[]machine.Image], error) {
-		if _, err := caller(ctx); err != nil {
-			return nil, err
-		}
-		list, err := s.Shelf.Images(ctx)
-		return &reply[[]machine.Image]{list}, err
-	})
 }

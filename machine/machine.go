@@ -146,18 +146,3 @@ type Class struct {
 	MonthlyPrice int64  `json:"monthly_price"`         // integer minor units
 	Currency     string `json:"currency"`              // ISO 4217
 }
-
-// Image is an operating system that can be put on a machine, in the catalogue's one form: the chunked store.
-type Image struct {
-	Name        string    `json:"name"`         // e.g. debian-12
-	Digest      string    `json:"digest"`       // sha256 of the manifest, hex: names the exact content
-	Size        int64     `json:"size"`         // bytes when written
-	DefaultUser string    `json:"default_user"` // the account that gets the customer's SSH key
-	BIOS        bool      `json:"bios"`         // boots under BIOS
-	UEFI        bool      `json:"uefi"`         // boots under UEFI
-	Driver      bool      `json:"driver"`       // brings the accelerators' driver
-	Created     time.Time `json:"created"`
-}
-
-// Boots reports whether the image boots under a firmware.
-func (i Image) Boots(f Firmware) bool { return f == BIOS && i.BIOS || f == UEFI && i.UEFI }

@@ -36,11 +36,24 @@ func (db *DB) PutClass(ctx context.Context, c machine.Class) error {
 		c.Name, c.Description, c.Accelerator, c.Count, c.MonthlyPrice, c.Currency)
 }
 
-const imageColumns = `name, digest, size, default_user, bios, uefi, driver, created`
+const imageColumns = `name, digest, size, default_user, bios, uefi, driver, created, family, version, architecture, min_disk, drivers, visibility, projects`
 
 // Image implements provisioner.Shelf.
 func (db *DB) Image(ctx context.Context, name string) (machine.Image, error) {
 	return one[machine.Image](ctx, db.pool, "image", name, `SELECT `+imageColumns+` FROM image WHERE name = $1`)
+}
+
+// ImageVersion implements provisioner.Shelf.
+func (db *DB) ImageVersion(ctx context.Context, name, digest string) (machine.Image, error) {
+	rows, err := db.pool.Query(ctx, `SELECT `+imageColumns+` FROM image_version WHERE name = $1 AND digest = $2`, name, digest)
+	list, err := collect[machine.Image](rows, err, "read version of image")
+	if err != nil {
+		return machine.Image{}, err
+	}
+	if len(list) == 0 { // it was there before versions were kept
+		return db.Image(ctx, name)
+	}
+	return list[0], nil
 }
 
 // Images lists the catalogue.
@@ -49,11 +62,20 @@ func (db *DB) Images(ctx context.Context) ([]machine.Image, error) {
 	return collect[machine.Image](rows, err, "list images")
 }
 
-// PutImage inserts an image or gives a name new content. Orders and jobs keep the digest that they were placed with.
+// PutImage inserts an image or gives a name new content. Orders and jobs keep the digest that they were placed with, and what was known of it.
 func (db *DB) PutImage(ctx context.Context, i machine.Image) error {
-	return db.exec(ctx, "write image", `INSERT INTO image (name, digest, size, default_user, bios, uefi, driver) VALUES ($1,$2,$3,$4,$5,$6,$7)
-		ON CONFLICT (name) DO UPDATE SET digest=$2, size=$3, default_user=$4, bios=$5, uefi=$6, driver=$7, created=now()`,
-		i.Name, i.Digest, i.Size, i.DefaultUser, i.BIOS, i.UEFI, i.Driver)
+	if err := i.Check(); err != nil {
+		return err
+	}
+	return db.exec(ctx, "write image", `WITH put AS (INSERT INTO image (name, digest, size, default_user, bios, uefi, driver, family, version, architecture, min_disk, drivers, visibility, projects)
+			VALUES ($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14)
+			ON CONFLICT (name) DO UPDATE SET digest=$2, size=$3, default_user=$4, bios=$5, uefi=$6, driver=$7, created=now(),
+				family=$8, version=$9, architecture=$10, min_disk=$11, drivers=$12, visibility=$13, projects=$14
+			RETURNING `+imageColumns+`)
+		INSERT INTO image_version (`+imageColumns+`) SELECT `+imageColumns+` FROM put
+		ON CONFLICT (name, digest) DO UPDATE SET default_user=$4, driver=$7, family=$8, version=$9, architecture=$10, min_disk=$11, drivers=$12, visibility=$13, projects=$14`,
+		i.Name, i.Digest, i.Size, i.DefaultUser, i.BIOS, i.UEFI, i.Driver,
+		i.Family, i.Version, i.Architecture, i.MinDisk, append([]string{}, i.Drivers...), i.Visibility, append([]string{}, i.Projects...))
 }
 
 // DigestsInUse lists the digests of all images that the catalogue names or a running job writes.

@@ -35,7 +35,7 @@ func (s stock) Machine(ctx context.Context, p provisioner.Pick) (*machine.Machin
 	for _, lock := range lookTwice {
 		var m machine.Machine
 		err := s.tx.QueryRow(ctx, `SELECT `+machineColumns+` FROM machine m WHERE m.state = 'available' AND m.site = $6 AND `+fits+` ORDER BY m.updated LIMIT 1 `+lock,
-			p.Class, p.Image.BIOS, p.Image.UEFI, p.Image.Size, except, p.Site).Scan(machineFields(&m)...)
+			p.Class, p.Image.Boots(machine.BIOS), p.Image.Boots(machine.UEFI), p.Image.DiskNeeded(), except, p.Site).Scan(machineFields(&m)...)
 		if err == nil {
 			return &m, nil
 		}
@@ -50,7 +50,7 @@ func (s stock) Examined(ctx context.Context, p provisioner.Pick) (*machine.Machi
 	var m machine.Machine
 	err := s.tx.QueryRow(ctx, `SELECT `+machineColumns+` FROM machine m WHERE `+examined+` AND m.site = $6 AND `+fits+`
 		ORDER BY m.updated LIMIT 1 FOR UPDATE`,
-		p.Class, p.Image.BIOS, p.Image.UEFI, p.Image.Size, append([]string{}, p.Except...), p.Site).Scan(machineFields(&m)...)
+		p.Class, p.Image.Boots(machine.BIOS), p.Image.Boots(machine.UEFI), p.Image.DiskNeeded(), append([]string{}, p.Except...), p.Site).Scan(machineFields(&m)...)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil, nil
 	}
@@ -68,13 +68,13 @@ func (s stock) Examined(ctx context.Context, p provisioner.Pick) (*machine.Machi
 func (s stock) soldOut(ctx context.Context, p provisioner.Pick) error {
 	var total, suitable, here int
 	err := s.tx.QueryRow(ctx, `SELECT count(*), count(*) FILTER (WHERE `+fits+`), count(*) FILTER (WHERE m.site = $6) FROM machine m WHERE m.class = $1 AND m.state <> 'retired'`,
-		p.Class, p.Image.BIOS, p.Image.UEFI, p.Image.Size, []string{}, p.Site).Scan(&total, &suitable, &here)
+		p.Class, p.Image.Boots(machine.BIOS), p.Image.Boots(machine.UEFI), p.Image.DiskNeeded(), []string{}, p.Site).Scan(&total, &suitable, &here)
 	if err != nil {
 		return fmt.Errorf("count stock: %w", err)
 	}
 	if total > 0 && suitable == 0 {
 		return &machine.Error{Code: machine.Invalid, Field: "image",
-			Message: fmt.Sprintf("no machine of class %s can take image %s: it needs %d bytes of system disk and firmware that it boots under", p.Class, p.Image.Name, p.Image.Size),
+			Message: fmt.Sprintf("no machine of class %s can take image %s: it needs %d bytes of system disk and firmware that it boots under", p.Class, p.Image.Name, p.Image.DiskNeeded()),
 			Hint:    "choose a smaller image, or a class with larger system disks"}
 	}
 	elsewhere, err := s.sites(ctx, p)

@@ -197,9 +197,11 @@ func (e *Engine) unfit(m machine.Machine, o *machine.Order, image machine.Image)
 		return fmt.Sprintf("is %s", m.State)
 	case m.JobID != "":
 		return fmt.Sprintf("has job %s under way", m.JobID)
+	case image.Architecture == machine.ARM64:
+		return fmt.Sprintf("is amd64, and image %s is for arm64", image.Name)
 	case !image.Boots(m.Firmware):
 		return fmt.Sprintf("boots by %s, and image %s does not", m.Firmware, image.Name)
-	case !ok || disk.Size < image.Size:
+	case !ok || disk.Size < image.DiskNeeded():
 		return fmt.Sprintf("has no system disk that holds image %s", image.Name)
 	case len(m.Hardware.Accelerators) > 0 && !image.Driver:
 		return fmt.Sprintf("has cards, and image %s brings no driver for them", image.Name)

@@ -73,7 +73,7 @@ func (e *Engine) check(ctx context.Context, o *machine.Order, r Request) (image 
 	if err != nil {
 		return image, line, err
 	}
-	image, err = e.Shelf.Image(ctx, o.Image)
+	image, err = e.image(ctx, o.Image, o.Project)
 	if err != nil {
 		return image, line, err
 	}
@@ -100,6 +100,20 @@ func (e *Engine) check(ctx context.Context, o *machine.Order, r Request) (image 
 	o.ImageDigest = image.Digest
 	o.Price, o.Currency = class.MonthlyPrice*int64(o.Months), class.Currency
 	return image, line, nil
+}
+
+// image returns an image that a project may use, for this architecture. One that is for others does not exist.
+func (e *Engine) image(ctx context.Context, name, project string) (machine.Image, error) {
+	image, err := e.Shelf.Image(ctx, name)
+	switch {
+	case err != nil:
+		return machine.Image{}, err
+	case !image.UsableBy(project):
+		return machine.Image{}, &machine.Error{Code: machine.NotFound, Message: fmt.Sprintf("no image %q", name), Hint: "list what there is with `bareyard image list`"}
+	case image.Architecture == machine.ARM64:
+		return machine.Image{}, &machine.Error{Code: machine.Invalid, Field: "image", Message: fmt.Sprintf("image %s is for arm64, and every machine is amd64", name), Hint: "choose an image for amd64"}
+	}
+	return image, nil
 }
 
 func checkKeys(keys []string) error {
@@ -155,7 +169,7 @@ func (e *Engine) actPlace(ctx context.Context, orderID string) error {
 	if err != nil {
 		return err
 	}
-	image, err := e.Shelf.Image(ctx, o.Image)
+	image, err := e.Shelf.ImageVersion(ctx, o.Image, o.ImageDigest)
 	if err != nil {
 		return err
 	}
@@ -250,7 +264,11 @@ func (e *Engine) reclaim(w *Work) error {
 // Reinstall puts an image on the machine of an active order. Everything on its system disk is lost, so consent must be
 // the hostname, typed; data disks are kept unless wipeData. A repeated request with the same key begins no second one.
 func (e *Engine) Reinstall(ctx context.Context, orderID, imageName, consent string, wipeData bool, key string) (machine.Order, error) {
-	image, err := e.Shelf.Image(ctx, imageName)
+	order, err := e.Shelf.Order(ctx, orderID)
+	if err != nil {
+		return machine.Order{}, err
+	}
+	image, err := e.image(ctx, imageName, order.Project)
 	if err != nil {
 		return machine.Order{}, err
 	}
@@ -271,7 +289,7 @@ func (e *Engine) Reinstall(ctx context.Context, orderID, imageName, consent stri
 			return &machine.Error{Code: machine.Invalid, Field: "image", Message: fmt.Sprintf("image %s does not boot under %s", image.Name, w.Machine.Firmware),
 				Hint: "choose an image made for this firmware"}
 		}
-		if disk, ok := w.Machine.Hardware.SystemDisk(); !ok || disk.Size < image.Size {
+		if disk, ok := w.Machine.Hardware.SystemDisk(); !ok || disk.Size < image.DiskNeeded() {
 			return tooLarge(image, disk)
 		}
 		if w.Job != nil {
@@ -292,7 +310,7 @@ func (e *Engine) Reinstall(ctx context.Context, orderID, imageName, consent stri
 
 func tooLarge(image machine.Image, disk machine.Disk) error {
 	return &machine.Error{Code: machine.Invalid, Field: "image",
-		Message: fmt.Sprintf("image %s needs a disk of %d bytes; the system disk has %d", image.Name, image.Size, disk.Size),
+		Message: fmt.Sprintf("image %s needs a disk of %d bytes; the system disk has %d", image.Name, image.DiskNeeded(), disk.Size),
 		Hint:    "choose a smaller image or a class with a larger system disk"}
 }
 

@@ -36,6 +36,8 @@ type Store interface {
 type Shelf interface {
 	Class(ctx context.Context, name string) (machine.Class, error)
 	Image(ctx context.Context, name string) (machine.Image, error)
+	// ImageVersion answers what the name meant when it had this content.
+	ImageVersion(ctx context.Context, name, digest string) (machine.Image, error)
 	Line(ctx context.Context, name string) (network.Line, error)
 	Machine(ctx context.Context, id string) (machine.Machine, error)
 	Order(ctx context.Context, id string) (machine.Order, error)

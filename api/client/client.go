@@ -155,32 +155,6 @@ func (c *Client) PutLine(ctx context.Context, name string, l api.NewLine) error 
 	return c.call(ctx, http.MethodPut, "/v1/lines/"+url.PathEscape(name), nil, l, nil)
 }
 
-// Images lists the catalogue.
-func (c *Client) Images(ctx context.Context) (out []machine.Image, err error) {
-	return out, c.get(ctx, "/v1/images", &out)
-}
-
-// Upload says what an image file is.
-type Upload struct {
-	Name        string // in the catalogue
-	SHA256      string // hex, or empty
-	DigestOf    string // "downloaded" or "written"
-	Format      string // "raw", "qcow2", "vmdk", "vhd", or empty
-	DefaultUser string
-	Driver      bool // it brings the accelerators' driver
-}
-
-// ImportImage sends an image file.
-func (c *Client) ImportImage(ctx context.Context, u Upload, file io.Reader) (out machine.Image, err error) {
-	q := url.Values{"sha256": {u.SHA256}, "digest_of": {u.DigestOf}, "format": {u.Format}, "default_user": {u.DefaultUser}, "driver": {fmt.Sprint(u.Driver)}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPut, c.base+"/v1/images/"+url.PathEscape(u.Name)+"?"+q.Encode(), file)
-	if err != nil {
-		return out, fmt.Errorf("make request: %w", err)
-	}
-	req.Header.Set("Content-Type", "application/octet-stream")
-	return out, c.send(req, &out)
-}
-
 // NewToken makes an API token.
 func (c *Client) NewToken(ctx context.Context, role, project string) (string, error) {
 	var out struct {

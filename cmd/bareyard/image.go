@@ -1,19 +1,22 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
+	"strings"
 
 	"github.com/bareyard/bareyard/api/client"
-	"github.com/bareyard/bareyard/images/ramdisk"
+	"github.com/bareyard/bareyard/machine"
 )
 
 // imageCommand is the catalogue of operating systems.
 type imageCommand struct {
 	List   imageList   `cmd:"" help:"List images."`
+	Show   imageShow   `cmd:"" help:"Show an image, also one that is in no list."`
+	Ready  imageReady  `cmd:"" help:"List publishers' images that are ready to be imported."`
 	Import imageImport `cmd:"" help:"Import an image: raw, qcow2, VMDK or VHD, compressed or not."`
 }
 
@@ -27,12 +30,16 @@ func (i *imageList) Run(ctx context.Context, t *terminal) error {
 			return err
 		}
 		return i.show(t, list, func(w io.Writer) {
-			fmt.Fprintln(w, "IMAGE\tSIZE\tBIOS\tUEFI\tDRIVER\tUSER\tDIGEST")
+			fmt.Fprintln(w, "IMAGE\tFAMILY\tARCH\tSIZE\tBIOS\tUEFI\tDRIVER\tUSER\tVISIBLE\tDIGEST")
 			for _, x := range list {
-				fmt.Fprintf(w, "%s\t%.1f GB\t%s\t%s\t%s\t%s\t%.12s\n", x.Name, float64(x.Size)/1e9, yesNo(x.BIOS), yesNo(x.UEFI), yesNo(x.Driver), x.DefaultUser, x.Digest)
+				fmt.Fprintf(w, "%s\t%s\t%s\t%.1f GB\t%s\t%s\t%s\t%s\t%s\t%.12s\n", x.Name, familyOf(x), x.Architecture, float64(x.Size)/1e9, yesNo(x.BIOS), yesNo(x.UEFI), yesNo(x.Driver), x.DefaultUser, x.Visibility, x.Digest)
 			}
 		})
 	})
+}
+
+func familyOf(i machine.Image) string {
+	return cmp.Or(strings.TrimSpace(i.Family+" "+i.Version), "-")
 }
 
 func yesNo(b bool) string {
@@ -42,58 +49,97 @@ func yesNo(b bool) string {
 	return "no"
 }
 
-type imageImport struct {
+type imageShow struct {
 	remote
-	Name   string `arg:"" help:"Name in the catalogue, e.g. debian-12."`
-	File   string `arg:"" type:"existingfile" help:"raw, qcow2, VMDK in one file or fixed VHD, as it is or in gzip, xz, zstd, bzip2 or lz4."`
-	SHA256 string `name:"sha256" placeholder:"HEX" help:"What the publisher says."`
-	Of     string `default:"downloaded" enum:"downloaded,written" help:"Which bytes that digest is of: the file as downloaded, or the disk as written (default: downloaded)."`
-	Format string `placeholder:"raw|qcow2|vmdk|vhd" help:"Refuse anything else (default: whatever is found)."`
-	Driver bool   `help:"It brings the accelerators' driver: validation asks the driver, too."`
-	User   string `default:"root" help:"Account that gets the customer's key (default: root)."`
+	Name string `arg:"" help:"The image."`
 }
 
-// Run sends the image.
-func (i *imageImport) Run(ctx context.Context, t *terminal) error {
-	f, err := os.Open(i.File)
-	if err != nil {
-		return fmt.Errorf("read image: %w", err)
-	}
-	defer f.Close()
+// Run shows an image.
+func (i *imageShow) Run(ctx context.Context, t *terminal) error {
 	return i.call(ctx, func(ctx context.Context, c *client.Client) error {
-		x, err := c.ImportImage(ctx, client.Upload{Name: i.Name, SHA256: i.SHA256, DigestOf: i.Of, Format: i.Format, DefaultUser: i.User, Driver: i.Driver}, f)
+		x, err := c.Image(ctx, i.Name)
 		if err != nil {
 			return err
 		}
-		return i.tell(t, x, "image %s is in the catalogue: %.1f GB, digest %.12s", x.Name, float64(x.Size)/1e9, x.Digest)
+		return i.show(t, x, func(w io.Writer) {
+			fmt.Fprintf(w, "image\t%s\nfamily\t%s\narchitecture\t%s\nsize\t%d bytes\nsystem disk\tat least %d bytes\nfirmware\tBIOS %s, UEFI %s\n",
+				x.Name, familyOf(x), x.Architecture, x.Size, x.DiskNeeded(), yesNo(x.BIOS), yesNo(x.UEFI))
+			drivers := yesNo(x.Driver)
+			if len(x.Drivers) > 0 {
+				drivers = strings.Join(x.Drivers, ", ")
+			}
+			visible := string(x.Visibility)
+			if len(x.Projects) > 0 {
+				visible += ": " + strings.Join(x.Projects, ", ")
+			}
+			fmt.Fprintf(w, "drivers\t%s\nuser\t%s\nvisible\t%s\ncreated\t%s\ndigest\t%s\n", drivers, x.DefaultUser, visible, x.Created.Format("2006-01-02 15:04"), x.Digest)
+		})
 	})
 }
 
-// ramdiskCommand builds what machines network-boot.
-type ramdiskCommand struct {
-	KernelDir string `name:"kernel" default:"build/kernel" type:"existingdir" help:"Folder with vmlinuz and modules/ (default: build/kernel)."`
-	Agent     string `default:"bin/bareyard-agent" type:"existingfile" help:"The agent (default: bin/bareyard-agent)."`
-	Out       string `default:"build/ramdisk/ramdisk.cpio.zst" help:"File to write (default: build/ramdisk/ramdisk.cpio.zst)."`
-	ISO       string `name:"iso" placeholder:"FILE" help:"Make a disc of it as well, for machines that boot from virtual media."`
-	Args      string `name:"kernel-args" default:"console=tty0 console=ttyS0,115200" help:"Kernel parameters on that disc (default: console=tty0 console=ttyS0,115200)."`
+type imageImport struct {
+	remote
+	Name   string `arg:"" optional:"" help:"Name in the catalogue, e.g. debian-12."`
+	Source string `arg:"" optional:"" name:"file" help:"raw, qcow2, VMDK in one file or fixed VHD, as it is or in gzip, xz, zstd, bzip2 or lz4; or the http or https address from which the server fetches it."`
+	Ready  string `placeholder:"DEFINITION" help:"Fetch what bareyard image ready lists under this name, and check it by its publisher's checksums."`
+
+	SHA256 string `name:"sha256" placeholder:"HEX" help:"What the publisher says."`
+	SHA512 string `name:"sha512" placeholder:"HEX" help:"What the publisher says."`
+	Of     string `default:"downloaded" enum:"downloaded,written" help:"Which bytes that digest is of: the file as downloaded, or the disk as written (default: downloaded)."`
+	sumsFlags
+
+	Format  string   `placeholder:"raw|qcow2|vmdk|vhd" help:"Refuse anything else (default: whatever is found)."`
+	Driver  bool     `help:"It brings the accelerators' driver: validation asks the driver, too."`
+	Drivers []string `placeholder:"DRIVER" help:"Drivers in it, e.g. nvidia-570.86; implies --driver."`
+	User    string   `placeholder:"NAME" help:"Account that gets the customer's key (default: root)."`
+
+	Family   string   `placeholder:"NAME" help:"e.g. debian."`
+	Version  string   `placeholder:"VERSION" help:"e.g. 12."`
+	Arch     string   `default:"amd64" enum:"amd64,arm64" help:"amd64 or arm64 (default: amd64)."`
+	MinDisk  float64  `placeholder:"GB" help:"Smallest system disk that it may be put on (default: its size)."`
+	Visible  string   `default:"public" enum:"public,community,project" help:"public: in everybody's list; community: for who knows the name; project: for --projects only (default: public)."`
+	Projects []string `placeholder:"PROJECT" help:"Who may use it."`
 }
 
-// Run builds the RAM disk.
-func (r *ramdiskCommand) Run(ctx context.Context, t *terminal) error {
-	if err := os.MkdirAll(filepath.Dir(r.Out), 0o755); err != nil {
-		return fmt.Errorf("make folder: %w", err)
+// Run sends the image, or has the server fetch it.
+func (i *imageImport) Run(ctx context.Context, t *terminal) error {
+	u := client.Upload{
+		Name: i.Name, SHA256: i.SHA256, SHA512: i.SHA512, DigestOf: i.Of, Format: i.Format, DefaultUser: i.User, Driver: i.Driver,
+		ImageFacts: machine.ImageFacts{Family: i.Family, Version: i.Version, Architecture: machine.Architecture(i.Arch), MinDisk: int64(i.MinDisk * 1e9),
+			Drivers: i.Drivers, Visibility: machine.Visibility(i.Visible), Projects: i.Projects},
 	}
-	if err := ramdisk.Build(ctx, ramdisk.Options{KernelDir: r.KernelDir, AgentBinary: r.Agent, Out: r.Out}); err != nil {
+	if err := i.fromDefinition(&u); err != nil {
 		return err
 	}
-	if r.ISO != "" {
-		if err := ramdisk.BuildISO(ctx, ramdisk.ISOOptions{Kernel: filepath.Join(r.KernelDir, "vmlinuz"), RAMDisk: r.Out, Cmdline: r.Args, Out: r.ISO}); err != nil {
-			return err
+	u.DefaultUser = cmp.Or(u.DefaultUser, "root")
+	var file io.Reader
+	if isURL(i.Source) {
+		u.URL = i.Source
+	} else {
+		f, err := os.Open(i.Source)
+		if err != nil {
+			return &machine.Error{Code: machine.Invalid, Field: "file", Message: fmt.Sprintf("read image: %v", err), Hint: "give a file of this machine, or an address that begins with https://"}
 		}
-		if _, err := fmt.Fprintf(t.out, "%s is ready\n", r.ISO); err != nil {
-			return err
-		}
+		defer f.Close()
+		file = f
 	}
-	_, err := fmt.Fprintf(t.out, "%s is ready\n", r.Out)
-	return err
+	signer, err := i.promised(ctx, i.Source, &u)
+	if err != nil {
+		return err
+	}
+	return i.call(ctx, func(ctx context.Context, c *client.Client) error {
+		x, err := c.ImportImage(ctx, u, file)
+		if err != nil {
+			return err
+		}
+		checked := ""
+		if signer != "" {
+			checked = "\nits checksums are signed by " + signer
+		}
+		return i.tell(t, x, "image %s is in the catalogue: %.1f GB, digest %.12s%s", x.Name, float64(x.Size)/1e9, x.Digest, checked)
+	})
+}
+
+func isURL(source string) bool {
+	return strings.HasPrefix(source, "https://") || strings.HasPrefix(source, "http://")
 }
