@@ -16,6 +16,7 @@ const (
 	maxReport = 8 << 20 // bytes
 	maxItems  = 4096    // of any list
 	maxString = 8 << 10 // bytes
+	maxNumber = 128     // bytes of what tells a card from all others
 )
 
 // DecodeReport reads a report that came over the wire, of this schema or the one before. What it holds was written by a machine that a customer
@@ -47,6 +48,12 @@ func DecodeReport(data []byte) (Report, error) {
 	if err := r.sane(); err != nil {
 		return Report{}, fmt.Errorf("decode validation report: %w", err)
 	}
+	for i := range r.Checks {
+		r.Checks[i].Outcome = known(r.Checks[i].Outcome)
+	}
+	for i := range r.Cards {
+		r.Cards[i].Outcome = known(r.Cards[i].Outcome)
+	}
 	r.Outcome = overall(r.Checks)
 	return r, nil
 }
@@ -71,9 +78,22 @@ func DecodeFacts(data []byte) (Facts, error) {
 			return Facts{}, fmt.Errorf("decode facts: pci.cards[%d].slot: %q is no PCI address, or is there twice", i, c.Slot)
 		}
 	}
+	for i, c := range f.PCI.Cards {
+		if len(c.Number.Value) > maxNumber {
+			return Facts{}, fmt.Errorf("decode facts: pci.cards[%d].number: more than %d bytes", i, maxNumber)
+		}
+	}
 	// A RAM disk asks no driver, puts on no load and waives nothing.
 	f.Driver, f.Loads, f.Series, f.Diagnoses, f.BMC, f.Before, f.Stages, f.Seconds, f.Asked = nil, nil, nil, nil, nil, nil, nil, 0, 0
 	return f, nil
+}
+
+// known returns an outcome, or Fail for a word that is none: nobody can say what it lets pass.
+func known(o Outcome) Outcome {
+	if slices.Contains([]Outcome{Pass, Warn, Skip, Error, Fail}, o) {
+		return o
+	}
+	return Fail
 }
 
 // sane refuses what no machine can have.
@@ -87,6 +107,9 @@ func (r Report) sane() error {
 			return fmt.Errorf("cards[%d].slot: %s is there twice", i, c.Slot)
 		}
 		slots[c.Slot] = true
+		if c.Card != nil && (len(c.Card.Serial.Value) > maxNumber || len(c.Card.UUID.Value) > maxNumber) || c.PCI != nil && len(c.PCI.Number.Value) > maxNumber {
+			return fmt.Errorf("cards[%d]: a serial number or UUID of more than %d bytes", i, maxNumber)
+		}
 		if c.Card != nil && c.Card.Memory.Value < 0 {
 			return fmt.Errorf("cards[%d].card.memory: %d bytes", i, c.Card.Memory.Value)
 		}

@@ -329,6 +329,25 @@ func TestReportRoundTrip(t *testing.T) {
 	if got, err = DecodeReport(lie); err != nil || got.Outcome != Fail {
 		t.Errorf("a lying report is %s, %v", got.Outcome, err)
 	}
+	// Whatever is no outcome fails, on a check as on a card.
+	strange := bytes.Replace(data, []byte(`"outcome":"pass","required":true`), []byte(`"outcome":"splendid","required":false`), 1)
+	if got, err = DecodeReport(strange); err != nil || got.Checks[0].Outcome != Fail || !got.Blocks() {
+		t.Errorf("an outcome that nobody knows is %+v, %v", got.Checks[0], err)
+	}
+	for _, number := range []func(*Report, string){
+		func(r *Report, s string) { r.Cards[0].Card.Serial = Measured(s, "", "nvml") },
+		func(r *Report, s string) { r.Cards[0].Card.UUID = Measured(s, "", "nvml") },
+		func(r *Report, s string) { r.Cards[0].PCI.Number = Measured(s, "", "sysfs") },
+	} {
+		for n, taken := range map[int]bool{128: true, 129: false} {
+			r := Judge(f, e, Rules{})
+			number(&r, strings.Repeat("9", n))
+			data, _ := json.Marshal(r)
+			if _, err := DecodeReport(data); (err == nil) != taken {
+				t.Errorf("a number of %d bytes: %v", n, err)
+			}
+		}
+	}
 	for _, bad := range []string{``, `null`, `{}`, `[]`, `{"schema":"bareyard.validation/3"}`} {
 		if _, err := DecodeReport([]byte(bad)); err == nil {
 			t.Errorf("%q was taken for a report", bad)

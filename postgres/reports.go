@@ -151,6 +151,18 @@ func (db *DB) ExamineDue(ctx context.Context, every time.Duration, atOnce int) (
 	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
+// ForgetReports implements provisioner.Reports.
+func (db *DB) ForgetReports(ctx context.Context, before time.Time) (int64, error) {
+	tag, err := db.pool.Exec(ctx, `DELETE FROM report WHERE id IN (SELECT r.id FROM report r WHERE r.kept < $1
+		AND EXISTS (SELECT 1 FROM report n WHERE n.machine_id = r.machine_id AND n.plan = r.plan AND n.kept > r.kept)
+		AND NOT EXISTS (SELECT 1 FROM orders o WHERE o.id = r.order_id AND o.state NOT IN ('ended','cancelled','failed'))
+		ORDER BY r.kept LIMIT 10000)`, before)
+	if err != nil {
+		return 0, fmt.Errorf("forget reports: %w", err)
+	}
+	return tag.RowsAffected(), nil
+}
+
 // Card returns where a card is on record, and every report that saw it, newest first.
 func (db *DB) Card(ctx context.Context, serial string) (provisioner.CardHistory, error) {
 	c := provisioner.CardHistory{Serial: serial}

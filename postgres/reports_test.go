@@ -11,6 +11,7 @@ import (
 	"github.com/bareyard/bareyard/accelerator"
 	"github.com/bareyard/bareyard/accelerator/document"
 	"github.com/bareyard/bareyard/machine"
+	"github.com/bareyard/bareyard/network"
 	"github.com/bareyard/bareyard/postgres/postgrestest"
 	"github.com/bareyard/bareyard/provisioner"
 )
@@ -100,6 +101,57 @@ func TestReportsAreKept(t *testing.T) {
 	}
 	if _, ok, err := db.HandOver(ctx, "o-2", a.ID); err != nil || ok {
 		t.Errorf("hand-over of an order without a report: %v, %v", ok, err)
+	}
+}
+
+// TestReportsAreForgotten: what is old goes with all that was looked up in it; what may still be asked for stays.
+func TestReportsAreForgotten(t *testing.T) {
+	db, ctx := postgrestest.Start(t).DB(t), t.Context()
+	m := shelfMachine(t, db, 1)
+	exec := func(sql string, args ...any) {
+		t.Helper()
+		if _, err := db.Conn.Exec(ctx, sql, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := db.PutLine(ctx, network.Line{Name: "l", Site: "lab", MinBandwidth: 1, MaxBandwidth: 10}, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	for id, state := range map[string]machine.OrderState{"o-1": machine.OrderEnded, "o-2": machine.OrderActive} {
+		exec(`INSERT INTO orders (id, project, digest, class, image, image_digest, line, bandwidth, ssh_keys, hostname, months, price, currency, state, machine_id, started, until, bandwidth_down, model)
+			VALUES ($1, 'acme', 'd', 'gpu', 'i', 'ab', 'l', 10, '{}', 'h', 1, 1, 'CNY', $2, $3, now(), now() + interval '1 month', 10, 'fixed')`, id, state, m.ID)
+	}
+	for i, r := range []struct {
+		order string
+		plan  accelerator.Plan
+		days  int
+	}{{"o-1", accelerator.PlanPostboot, 500}, {"o-2", accelerator.PlanPostboot, 400}, {"", accelerator.PlanHealth, 450}, {"o-1", accelerator.PlanPostboot, 350}, {"", accelerator.PlanPostboot, 10}} {
+		rep := reportOf("1650001")
+		rep.Plan = r.plan
+		k, err := provisioner.NewKept(provisioner.Verdict{ID: fmt.Sprintf("r-%d", i), MachineID: m.ID, OrderID: r.order, Class: "gpu"}, rep, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := db.KeepReport(ctx, k); err != nil {
+			t.Fatal(err)
+		}
+		exec(`UPDATE report SET kept = now() - make_interval(days => $2) WHERE id = $1`, k.ID, r.days)
+	}
+	for range 2 {
+		if _, err := db.ForgetReports(ctx, time.Now().AddDate(0, 0, -365)); err != nil {
+			t.Fatal(err)
+		}
+		list, err := db.Reports(ctx, provisioner.ReportFilter{MachineID: m.ID})
+		ids := []string{}
+		for _, v := range list {
+			ids = append(ids, v.ID)
+		}
+		if err != nil || !slices.Equal(ids, []string{"r-4", "r-3", "r-1", "r-2"}) {
+			t.Errorf("kept are %v, %v", ids, err)
+		}
+	}
+	if c, err := db.Card(ctx, "1650001"); err != nil || len(c.Seen) != 4 || c.Now == nil {
+		t.Errorf("the card was seen in %+v, %v", c.Seen, err)
 	}
 }
 

@@ -31,6 +31,11 @@ func (e *Engine) Watch(ctx context.Context, every time.Duration) error {
 				e.log().Error("stock cannot be examined", "err", err)
 			}
 		}
+		if n%1800 == 60 {
+			if err := e.forgetReports(ctx); err != nil && ctx.Err() == nil {
+				e.log().Error("old reports cannot be forgotten", "err", err)
+			}
+		}
 		if n%15 == 0 {
 			if err := e.Reconcile(ctx); err != nil && ctx.Err() == nil {
 				e.log().Error("edge reconciliation failed", "err", err)
@@ -42,6 +47,18 @@ func (e *Engine) Watch(ctx context.Context, every time.Duration) error {
 		case <-tick.C:
 		}
 	}
+}
+
+// forgetReports drops the reports that have been kept for long enough.
+func (e *Engine) forgetReports(ctx context.Context) error {
+	if e.Reports == nil || e.Validation.KeepReports <= 0 {
+		return nil
+	}
+	n, err := e.Reports.ForgetReports(ctx, time.Now().Add(-e.Validation.KeepReports))
+	if n > 0 {
+		e.log().Info("old reports are forgotten", "count", n)
+	}
+	return err
 }
 
 // hearing is how long agents get to report to a server that has just started, or has its database back, before their silence counts.

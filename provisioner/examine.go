@@ -75,12 +75,7 @@ func (e *Engine) beginExamination(ctx context.Context, machineID, why, hint stri
 // concludeExamination puts a machine that passed back to where it was.
 func concludeExamination(w *Work) error {
 	if finding := w.Job.Finding; finding != "" {
-		switch old := w.Machine.Reason; {
-		case w.Job.From != machine.Quarantined || old == "":
-			w.Machine.Reason = finding
-		case !strings.HasPrefix(old, finding):
-			w.Machine.Reason = clip(finding + "; in quarantine before it for: " + old)
-		}
+		w.Machine.Reason = besides(w, finding)
 		return w.machineEvent(machine.Quarantine, "kept out of stock: %s", finding)
 	}
 	if w.Job.From == machine.Enrolled {
@@ -88,11 +83,45 @@ func concludeExamination(w *Work) error {
 		return w.machineEvent(machine.Enroll, "passed plan health; it is as new as it was")
 	}
 	if w.Job.From == machine.Quarantined {
-		w.Machine.Reason = fmt.Sprintf("it passed plan health (report %s) after: %s", reportID(*w.Job), w.Machine.Reason)
-		return w.machineEvent(machine.Quarantine, "passed plan health; `bareyard machine return` wipes it and returns it to stock")
+		w.Machine.Reason = clip(fmt.Sprintf("%s (report %s)%s%s", passedHealth, reportID(*w.Job), passedAfter, sinceFirst(w.Machine.Reason)))
+		return w.machineEvent(machine.Quarantine, "passed plan health, which puts no load on cards; `bareyard acceptance run` does, `bareyard machine return` wipes it and returns it to stock")
 	}
 	w.Machine.Reason = ""
 	return w.machineEvent(machine.Admit, "healthy, back in stock")
+}
+
+// What an examination puts before the reason for which a machine is in quarantine.
+const (
+	passedHealth = "it passed plan health"
+	passedAfter  = " after: "
+)
+
+// sinceFirst is why a machine is in quarantine, without what examinations that it passed have put before that.
+func sinceFirst(reason string) string {
+	for strings.HasPrefix(reason, passedHealth) {
+		_, rest, ok := strings.Cut(reason, passedAfter)
+		if !ok {
+			break
+		}
+		reason = rest
+	}
+	return reason
+}
+
+// besides is the reason of a machine of which its job has found something: with the old one, where the machine was in quarantine already.
+func besides(w *Work, found string) string {
+	const share = 1000 // of what is told of a machine: the old reason wants its part
+	if len(found) > share {
+		found = strings.ToValidUTF8(found[:share], "") + "…"
+	}
+	switch old := sinceFirst(w.Machine.Reason); {
+	case w.Job.From != machine.Quarantined || old == "":
+		return found
+	case strings.HasPrefix(old, found):
+		return old
+	default:
+		return clip(found + "; in quarantine before it for: " + old)
+	}
 }
 
 // interrupt takes a machine for an order that is only being looked at: nothing is written to it, so that it is as good as in stock. It returns

@@ -301,3 +301,64 @@ func TestBrokenProfiles(t *testing.T) {
 		t.Errorf("the validator is told %+v", ram.last.Validate)
 	}
 }
+
+// TestRetestAfterPostboot: a machine that failed its validation after an installation can be looked at again, waived by name and for a while, and come
+// back to stock through a wipe; the waiver holds for the next customer's validation, and is in his report.
+func TestRetestAfterPostboot(t *testing.T) {
+	y := newYard(t)
+	m := y.addMachine(1)
+	_, err := y.Place(t.Context(), y.request(), "")
+	y.must(err)
+	ecc := accelerator.Check{ID: "card.ecc", Outcome: accelerator.Fail, Required: true, Summary: "uncorrected errors", Evidence: []string{"0000:01:00.0: 3 uncorrected"}}
+	bad := found("165000001", "165000002").With(ecc)
+	y.validated(m.ID, bad)
+	quarantined := func(says ...string) {
+		t.Helper()
+		got := y.machine(m.ID)
+		if got.State != machine.Quarantined || got.OrderID != "" {
+			t.Errorf("machine is %s: %s", got.State, got.Reason)
+		}
+		for _, text := range says {
+			if strings.Count(got.Reason, text) != 1 {
+				t.Errorf("the reason is %q, want %q once", got.Reason, text)
+			}
+		}
+	}
+	quarantined("provision job failed at judge: card.ecc")
+
+	// Again and again: what it is in quarantine for is not forgotten, nor told twice.
+	for range 3 {
+		_, err = y.Examine(t.Context(), m.ID)
+		y.must(err)
+		y.examined(m.ID, nil)
+		quarantined("it passed plan health", "provision job failed at judge: card.ecc")
+	}
+	for range 2 {
+		_, err = y.Examine(t.Context(), m.ID)
+		y.must(err)
+		y.examined(m.ID, badDisk)
+		quarantined("examine job failed at judge: host.smart", "provision job failed at judge: card.ecc")
+	}
+
+	w, err := provisioner.NewWaiver(provisioner.Waiver{MachineID: m.ID, Check: "card.ecc", Card: "165000001", Who: "li", Why: "the maker says that it may be used", Until: time.Now().Add(time.Hour)}, time.Now())
+	y.must(err)
+	y.must(y.db.PutWaiver(t.Context(), w))
+	y.must(y.Return(t.Context(), m.ID))
+	y.examined(m.ID, nil).until()
+	y.turn(m.ID)
+	if got := y.machine(m.ID); got.State != machine.Available || got.Reason != "" {
+		t.Fatalf("returned machine is %s: %s", got.State, got.Reason)
+	}
+	o, err := y.Place(t.Context(), y.request(), "")
+	y.must(err)
+	y.validated(m.ID, bad)
+	k := y.newest(provisioner.ReportFilter{OrderID: o.ID})
+	if c := check(t, k.Report, "card.ecc"); y.order(o.ID).State != machine.OrderActive || k.Blocks || !strings.Contains(c.Waived, "by li until") {
+		t.Errorf("order is %s, its report %+v", y.order(o.ID).State, c)
+	}
+	for kind, n := range map[string]int{"waiver.make": 1, "machine.accept": 5, "machine.reclaim": 1} {
+		if got := y.count(`SELECT count(*) FROM event WHERE kind = '` + kind + `' AND machine_id = '` + m.ID + `'`); got != n {
+			t.Errorf("%d events %s, want %d", got, kind, n)
+		}
+	}
+}

@@ -136,7 +136,7 @@ func (e *Engine) failJob(ctx context.Context, w *Work) error {
 	if err := w.jobEvent(machine.JobFail, "%s job failed after %d attempts: %s", kind, w.Job.Attempt, reason); err != nil {
 		return err
 	}
-	w.Machine.Reason = fmt.Sprintf("%s job failed at %s", kind, reason)
+	w.Machine.Reason = besides(w, fmt.Sprintf("%s job failed at %s", kind, reason))
 	if kind == machine.ReinstallJob {
 		return e.failReinstall(w, step)
 	}

@@ -17,6 +17,7 @@ type Validation struct {
 	Plan        accelerator.Plan // after an installation; empty: postboot
 	Load        time.Duration    // under the burn after an installation; zero: as the plan has it
 	HealthEvery time.Duration    // machines in stock are looked at so often; zero: never
+	KeepReports time.Duration    // how long reports are kept; zero: for ever
 	Profiles    string           // folder of the operator's profiles of cards; "" for none
 }
 

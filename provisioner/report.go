@@ -61,6 +61,8 @@ type Reports interface {
 	Background(ctx context.Context, machineID string, serials []string) (Background, error)
 	// ExamineDue lists machines in stock that nobody has looked at for so long, as many as may be looked at now.
 	ExamineDue(ctx context.Context, every time.Duration, atOnce int) ([]string, error)
+	// ForgetReports drops reports that were kept before a time. The newest of a machine by each plan stays, and so do those of orders that are not over.
+	ForgetReports(ctx context.Context, before time.Time) (int64, error)
 	// HandOver returns the newest report of an order's machine that did not block, with ok false when there is none.
 	HandOver(ctx context.Context, orderID, machineID string) (k Kept, ok bool, err error)
 }

@@ -15,12 +15,15 @@ type validationConfig struct {
 	Load     duration `yaml:"load"`     // under the burn after each installation
 	Profiles string   `yaml:"profiles"` // folder of the operator's profiles of cards
 	Health   often    `yaml:"health"`   // machines in stock are looked at so often
+
+	ReportDays uint16 `yaml:"report_days"` // how long reports are kept
 }
 
 func (v *validationConfig) fill(folder string) {
 	v.Load = cmp.Or(v.Load, duration(time.Minute))
 	v.Plan = cmp.Or(v.Plan, string(accelerator.PlanPostboot))
 	v.Health = cmp.Or(v.Health, often(24*time.Hour))
+	v.ReportDays = cmp.Or(v.ReportDays, 1100)
 	if v.Profiles != "" {
 		v.Profiles = absolute(folder, v.Profiles)
 	}
@@ -36,6 +39,9 @@ func (v *validationConfig) problem() (key, problem, hint string) {
 	if every := time.Duration(v.Health); every >= 0 && every < time.Hour {
 		return "validation.health", fmt.Sprintf("is %s", every), "choose 1h or longer, or off: each look powers a machine on for some minutes"
 	}
+	if v.ReportDays < 90 {
+		return "validation.report_days", fmt.Sprintf("%d days do not hold a card's history until its maker asks for it", v.ReportDays), "give 90 or more"
+	}
 	if v.Profiles == "" {
 		return "", "", ""
 	}
@@ -46,5 +52,6 @@ func (v *validationConfig) problem() (key, problem, hint string) {
 }
 
 func (v *validationConfig) rules() provisioner.Validation {
-	return provisioner.Validation{Plan: accelerator.Plan(v.Plan), Load: time.Duration(v.Load), Profiles: v.Profiles, HealthEvery: time.Duration(v.Health)}
+	return provisioner.Validation{Plan: accelerator.Plan(v.Plan), Load: time.Duration(v.Load), Profiles: v.Profiles, HealthEvery: time.Duration(v.Health),
+		KeepReports: time.Duration(v.ReportDays) * 24 * time.Hour}
 }
