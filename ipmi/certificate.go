@@ -50,5 +50,5 @@ func (c *Controller) Certificate(ctx context.Context, t Target) (Certificate, er
 		between.AddCert(cert)
 	}
 	_, err = shown[0].Verify(x509.VerifyOptions{DNSName: u.Hostname(), Intermediates: between})
-	return Certificate{Pin: hex.EncodeToString(sum[:]), Vouched: err == nil, Subject: shown[0].Subject.String(), Expires: shown[0].NotAfter}, nil
+	return Certificate{Pin: hex.EncodeToString(sum[:]), Vouched: err == nil, Subject: clean(shown[0].Subject.String()), Expires: shown[0].NotAfter}, nil
 }

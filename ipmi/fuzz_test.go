@@ -3,7 +3,9 @@ package ipmi
 import (
 	"encoding/json"
 	"math"
+	"strings"
 	"testing"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/bougou/go-ipmi/pkg/command/sensor"
@@ -21,11 +23,38 @@ func FuzzSEL(f *testing.F) {
 			return // those are refused before
 		}
 		e := parseSEL(record, (&link{b: &bmc{}}).sensorName)
-		if e.ID == "" || e.Message == "" || e.Severity == "" || !utf8.ValidString(e.Message) {
+		if e.ID == "" || e.Message == "" || e.Severity == "" || clean(e.Message) != e.Message || clean(e.Kind) != e.Kind {
 			t.Errorf("event = %+v", e)
 		}
 		if got := selCursor(record); got != selCursor(record) || len(got) > 64 {
 			t.Errorf("cursor = %q", got)
+		}
+	})
+}
+
+// Whatever a service writes into a text, what is read of it can be kept and shown, and what is fit already is read as it stands.
+func FuzzText(f *testing.F) {
+	f.Add("CPU1 Temp")
+	f.Add("back\x1b[2Jdoor\x00")
+	f.Add("one\r\n\ttwo\u0085\u009b\u007f é 温度 \xff\xfe")
+	f.Fuzz(func(t *testing.T, s string) {
+		raw, err := json.Marshal(map[string]any{"Name": s, "List": []string{s}, "Attributes": map[string]any{s: s}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o, _ := parseObject(raw)
+		list, _ := o.strs("List")
+		got := append([]string{clean(s), o.str("Name"), o.text("Name")}, list...)
+		for name, value := range attributes(o) {
+			got = append(got, name, valueText(value))
+		}
+		for _, text := range got {
+			if !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl) {
+				t.Errorf("%q became %q", s, text)
+			}
+		}
+		if utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl) && o.str("Name") != s {
+			t.Errorf("%q became %q", s, o.str("Name"))
 		}
 	})
 }
@@ -41,7 +70,7 @@ func FuzzSDR(f *testing.F) {
 		if s == nil {
 			return
 		}
-		if s.name == "" || !utf8.ValidString(s.name) {
+		if s.name == "" || clean(s.name) != s.name {
 			t.Errorf("name %q", s.name)
 		}
 		var res sensor.GetSensorReadingResponse

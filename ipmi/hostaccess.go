@@ -202,7 +202,7 @@ func (l *link) dellLocalConfig(ctx context.Context, manager resource) ([]hostSwi
 			if !strings.HasPrefix(name, "LocalSecurity.") || !strings.HasSuffix(name, ".LocalConfig") {
 				continue
 			}
-			return []hostSwitch{{name: "Dell " + name, res: r,
+			return []hostSwitch{{name: "Dell " + clean(name), res: r,
 				open: func(o object) (open, told bool) {
 					v := o.obj("Attributes").str(name)
 					return v != "Enabled", v != ""

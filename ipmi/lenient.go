@@ -6,6 +6,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // object is a JSON object of which only the fields that are asked for are read, each by itself: a BMC that has a number
@@ -31,13 +32,26 @@ func (o object) has(key string) bool {
 	return ok && !bytes.Equal(bytes.TrimSpace(v), []byte("null"))
 }
 
+// clean is text of a BMC as it may be kept and shown: databases refuse NUL, and terminals obey control characters. Line ends and tabs become spaces.
+func clean(text string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\r' || r == '\t':
+			return ' '
+		case unicode.IsControl(r):
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(text, "?"))
+}
+
 // str is a field that is a string, or "".
 func (o object) str(key string) string {
 	var s string
 	if json.Unmarshal(o[key], &s) != nil {
 		return ""
 	}
-	return s
+	return clean(s)
 }
 
 // flag is a field that is a boolean, or otherwise.
@@ -121,7 +135,7 @@ func (o object) strs(key string) (out []string, ok bool) {
 	for _, raw := range list {
 		var s string
 		if json.Unmarshal(raw, &s) == nil {
-			out = append(out, s)
+			out = append(out, clean(s))
 		}
 	}
 	return out, true

@@ -66,8 +66,11 @@ func attributes(o object) map[string]any {
 		if json.Unmarshal(raw, &v) != nil {
 			continue
 		}
+		name = clean(name)
 		switch v := v.(type) {
-		case string, bool:
+		case string:
+			out[name] = clean(v)
+		case bool:
 			out[name] = v
 		case float64:
 			if v == math.Trunc(v) && math.Abs(v) < 1<<53 {

@@ -147,8 +147,7 @@ func readFRU(data []byte, inv *Inventory) (err error) {
 		return failf(ErrUnsupported, "it cannot be read")
 	}
 	field := func(tl types.TypeLength, raw []byte) string {
-		text := strings.ToValidUTF8(types.FRUFieldString(tl, raw), "?")
-		return strings.TrimSpace(strings.Trim(text, "\x00"))
+		return strings.TrimSpace(clean(types.FRUFieldString(tl, raw)))
 	}
 	if p := fru.ProductInfoArea; p != nil {
 		inv.Manufacturer = field(p.ManufacturerTypeLength, p.Manufacturer)

@@ -188,7 +188,7 @@ func parseSDR(record []byte) (s *rmcpSensor, own bool) {
 	default:
 		return nil, false
 	}
-	s.name = strings.ToValidUTF8(strings.TrimRight(sdr.SensorName(), " \x00"), "?")
+	s.name = strings.TrimSpace(clean(sdr.SensorName()))
 	if s.name == "" {
 		s.name = fmt.Sprintf("sensor %02x", uint8(s.number))
 	}

@@ -161,7 +161,10 @@ var selSeverity = map[types.EventSeverity]Severity{
 // parseSEL reads a record of 16 bytes. Whatever is in it, it is an event.
 func parseSEL(record []byte, name func(types.GeneratorID, types.SensorNumber) string) (e Event) {
 	e = Event{ID: strconv.Itoa(int(record[0]) | int(record[1])<<8), Severity: Unclear, Kind: "oem", Message: fmt.Sprintf("record type %02x: % x", record[2], record[3:])}
-	defer func() { _ = recover() }() // in go-ipmi's tables: what is read so far stands
+	defer func() {
+		_ = recover() // in go-ipmi's tables: what is read so far stands
+		e.Kind, e.Message = clean(e.Kind), clean(e.Message)
+	}()
 	sel, err := types.ParseSEL(record)
 	if err != nil {
 		return e

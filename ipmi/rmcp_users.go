@@ -46,7 +46,7 @@ func (r *rmcpConn) accounts(ctx context.Context) ([]account, error) {
 			extra: map[string]string{"messaging": strconv.FormatBool(access.IPMIMessagingEnabled), "callback-only": strconv.FormatBool(access.CallbackOnly)}}
 		if err == nil {
 			a.Name, _, _ = strings.Cut(name.Username, "\x00")
-			a.Name = strings.ToValidUTF8(strings.TrimRight(a.Name, " "), "")
+			a.Name = clean(strings.TrimRight(a.Name, " "))
 		}
 		if p, ok := rmcpPrivileges[access.MaxPrivLevel]; ok {
 			a.Privilege = p

@@ -3,6 +3,7 @@ package provisioner_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -183,6 +184,28 @@ func TestLogThatWasEmpty(t *testing.T) {
 			t.Errorf("what is new: %d open", h.Open)
 		}
 	})
+}
+
+// TestOddText: what a BMC writes into its texts costs no poll: the database refuses NUL, and terminals obey what is left.
+func TestOddText(t *testing.T) {
+	for _, protocol := range []string{ipmi.IPMI, ipmi.Redfish} {
+		t.Run(protocol, func(t *testing.T) {
+			w, all := newWard(t, protocol)
+			m := all[0]
+			if protocol == ipmi.IPMI { // with Redfish a name is a path, too
+				w.boards[m.ID].Set(bmctest.Sensor{Name: "FAN\x00\x1b9", Kind: ipmi.Fan, Value: 5000, State: ipmi.OK})
+			}
+			w.boards[m.ID].Flash(ipmi.Firmware{ID: "NIC", Name: "N\x00IC", Version: "1\x00.2"})
+			w.boards[m.ID].Log(ipmi.Event{Severity: ipmi.Critical, Sensor: "P\x00SU2", Kind: "power supply", Message: "failure\x00 \x1b[2Jdetected"})
+			h := w.poll(m)
+			if h.Error != "" || h.At.IsZero() || protocol == ipmi.IPMI && !slices.ContainsFunc(h.Readings, func(r ipmi.Reading) bool { return r.Name == "FAN9" }) {
+				t.Errorf("%+v", h)
+			}
+			if log, err := w.db.LogEntries(t.Context(), m.ID, 10); err != nil || len(log) != 1 || strings.ContainsAny(log[0].Message+log[0].Sensor+log[0].Kind, "\x00\x1b") {
+				t.Errorf("log %+v, %v", log, err)
+			}
+		})
+	}
 }
 
 // TestSilentBMC: a BMC that does not answer keeps its last readings, is told of once, left alone longer and longer, and told of again when
