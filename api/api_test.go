@@ -239,6 +239,20 @@ func TestParkedIsNotReinstalled(t *testing.T) {
 	}
 }
 
+// TestJobsAreListedShort: a list of jobs says what came of each, and one job, like the order's report, has everything.
+func TestJobsAreListedShort(t *testing.T) {
+	o := newOffice(t)
+	_, err := o.db.Conn.Exec(t.Context(), `UPDATE job SET result = jsonb_build_object('schema', 'bareyard.validation/2', 'outcome', 'warn', 'checks', jsonb_build_array(jsonb_build_object('id', 'card.canary'))) WHERE id = $1`, o.order.JobID)
+	o.must(err)
+	for path, whole := range map[string]bool{"/v1/jobs": false, "/v1/jobs?machine=" + o.order.MachineID: false, "/v1/orders/" + o.order.ID + "/jobs": false,
+		"/v1/jobs/" + o.order.JobID: true, "/v1/orders/" + o.order.ID + "/report": true} {
+		status, text := o.call("GET", path, o.boss, "")
+		if status != http.StatusOK || !strings.Contains(text, `"outcome":"warn"`) && !strings.Contains(text, `"outcome": "warn"`) || strings.Contains(text, "card.canary") != whole {
+			t.Errorf("%s: %d %s", path, status, text)
+		}
+	}
+}
+
 // TestK05PasswordsDoNotShow: nothing that an operator can read holds a BMC's password.
 func TestK05PasswordsDoNotShow(t *testing.T) {
 	o := newOffice(t)

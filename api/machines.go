@@ -103,7 +103,7 @@ func (s *Server) machineRoutes(api huma.API) {
 			return &reply[machine.Machine]{m}, err
 		})
 	}
-	route(s, api, http.MethodGet, "/v1/jobs", "list-jobs", "Jobs, newest first", func(ctx context.Context, in *struct {
+	route(s, api, http.MethodGet, "/v1/jobs", "list-jobs", "Jobs, newest first; of a report its schema and outcome", func(ctx context.Context, in *struct {
 		Machine string `query:"machine" doc:"id of a machine"`
 	}) (*reply[[]machine.Job], error) {
 		if err := operator(ctx); err != nil {
@@ -112,7 +112,7 @@ func (s *Server) machineRoutes(api huma.API) {
 		list, err := s.Orders.Jobs(ctx, in.Machine, "")
 		return &reply[[]machine.Job]{list}, err
 	})
-	route(s, api, http.MethodGet, "/v1/jobs/{id}", "get-job", "One job", func(ctx context.Context, in *struct {
+	route(s, api, http.MethodGet, "/v1/jobs/{id}", "get-job", "One job, with its report", func(ctx context.Context, in *struct {
 		ID string `path:"id"`
 	}) (*reply[machine.Job], error) {
 		j, err := s.Orders.Job(ctx, in.ID)

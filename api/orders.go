@@ -102,7 +102,7 @@ func (s *Server) orderRoutes(api huma.API) {
 		}
 		return nil, s.Engine.SetPower(ctx, o.ID, in.Body.Op)
 	})
-	route(s, api, http.MethodGet, "/v1/orders/{id}/jobs", "list-order-jobs", "Jobs of an order, newest first", func(ctx context.Context, in *OrderPath) (*reply[[]machine.Job], error) {
+	route(s, api, http.MethodGet, "/v1/orders/{id}/jobs", "list-order-jobs", "Jobs of an order, newest first; of a report its schema and outcome", func(ctx context.Context, in *OrderPath) (*reply[[]machine.Job], error) {
 		o, err := s.ownOrder(ctx, in.ID)
 		if err != nil {
 			return nil, err
@@ -125,7 +125,8 @@ func (s *Server) orderRoutes(api huma.API) {
 		}
 		for _, j := range jobs {
 			if j.Kind != machine.ReclaimJob && len(j.Result) > 0 {
-				return &reply[json.RawMessage]{j.Result}, nil
+				whole, err := s.Orders.Job(ctx, j.ID)
+				return &reply[json.RawMessage]{whole.Result}, err
 			}
 		}
 		return nil, &machine.Error{Code: machine.NotFound, Message: "no validation report yet", Hint: "it is there when the machine has been validated"}

@@ -90,7 +90,7 @@ type Job struct {
 	Acceptance *AcceptanceWork `json:"acceptance,omitempty"` // of an acceptance job
 
 	Progress Progress        `json:"progress"`
-	Result   json.RawMessage `json:"result,omitempty"`     // the validation report, once there
+	Result   json.RawMessage `json:"result,omitempty"`     // the validation report, once there; in lists of jobs its schema and outcome
 	Finding  string          `json:"finding,omitempty"`    // why the machine must not go into stock at the end of the job, in words
 	From     State           `json:"comes_from,omitempty"` // examine and trial jobs: the state to which the machine goes back
 	Started  time.Time       `json:"started"`

@@ -94,9 +94,9 @@ func (db *DB) Job(ctx context.Context, id string) (machine.Job, error) {
 	return getJob(ctx, db.pool, id, "")
 }
 
-// Jobs lists jobs, newest first, of a machine or an order when one is given.
+// Jobs lists jobs, newest first, of a machine or an order when one is given. Of a report they hold what came of it; Job has it whole.
 func (db *DB) Jobs(ctx context.Context, machineID, orderID string) ([]machine.Job, error) {
-	rows, err := db.pool.Query(ctx, `SELECT `+jobColumns+` FROM job j WHERE ($1 = '' OR machine_id = $1) AND ($2 = '' OR order_id = $2)
+	rows, err := db.pool.Query(ctx, `SELECT `+jobSummary+` FROM job j WHERE ($1 = '' OR machine_id = $1) AND ($2 = '' OR order_id = $2)
 		ORDER BY started DESC, id LIMIT 500`, machineID, orderID)
 	if err != nil {
 		return nil, fmt.Errorf("list jobs: %w", err)

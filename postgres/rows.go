@@ -155,8 +155,16 @@ func nilTime(t time.Time) *time.Time {
 	return &t
 }
 
-const jobColumns = `j.id, j.kind, j.machine_id, j.order_id, j.state, j.attempt, j.step, j.turn, j.try, j.boots, j.media, j.reason, j.image, j.image_digest, j.driver, j.wipe_data,
-	j.progress, j.result, j.started, j.step_at, j.seen_at, j.due, j.finished, j.finding, j.comes_from, j.acceptance`
+// jobColumns is a job whole, and jobSummary one with no more of its report than what came of it.
+const (
+	jobColumns = jobHead + `j.result` + jobTail
+	jobSummary = jobHead + `CASE WHEN j.result IS NOT NULL THEN jsonb_strip_nulls(jsonb_build_object('schema', j.result->'schema', 'outcome', j.result->'outcome')) END` + jobTail
+)
+
+const jobHead = `j.id, j.kind, j.machine_id, j.order_id, j.state, j.attempt, j.step, j.turn, j.try, j.boots, j.media, j.reason, j.image, j.image_digest, j.driver, j.wipe_data,
+	j.progress, `
+
+const jobTail = `, j.started, j.step_at, j.seen_at, j.due, j.finished, j.finding, j.comes_from, j.acceptance`
 
 func scanJob(row pgx.CollectableRow) (machine.Job, error) {
 	var j machine.Job
