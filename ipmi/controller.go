@@ -22,6 +22,7 @@ type Controller struct {
 	Timeout time.Duration // bound of an operation whose context has no deadline; 0 is 5 minutes
 	Poll    time.Duration // between two reads of the power state; 0 is 2 s
 	Settle  time.Duration // how long a host must read on after a cycle or reset that nobody saw happen; 0 is 10 s
+	Silence time.Duration // how long a BMC that answers nothing is asked before a command is sent to it; 0 is to the end of the operation
 	Answer  time.Duration // how long a BMC may take for one answer; 0 is 2 s for IPMI and 20 s for Redfish
 
 	even bool // pauses are not jittered; for tests

@@ -155,12 +155,12 @@ func (c *Controller) unreached(ctx context.Context, last Power, lastErr error) e
 	return &failure{kind: ErrLied, detail: "last read " + string(last), cause: ctx.Err()}
 }
 
-// known reads the power state, and waits for a BMC that is busy or silent and for a host that is on its way. A host whose
+// known reads the power state, and waits for a BMC that is busy, for one that is silent not longer than Silence, and for a host that is on its way. A host whose
 // BMC does not say within Settle is Unknown.
 func (c *Controller) known(ctx context.Context, w wire) (Power, error) {
 	settle := cmp.Or(c.Settle, 10*time.Second)
 	var unknownSince time.Time
-	failed := 0
+	failed, begun := 0, time.Now()
 	for {
 		p, err := w.power(ctx)
 		switch {
@@ -174,7 +174,10 @@ func (c *Controller) known(ctx context.Context, w wire) (Power, error) {
 			return Unknown, err
 		}
 		if failed++; err == nil {
-			failed = 0
+			failed, begun = 0, time.Now()
+		}
+		if c.Silence > 0 && errors.Is(err, ErrUnreachable) && time.Since(begun) >= c.Silence {
+			return Unknown, orOver(ctx, err)
 		}
 		if !c.pause(ctx, failed, err) {
 			if err == nil {

@@ -58,6 +58,7 @@ type Step struct {
 	Deadline    time.Duration // from the beginning of the step
 	Quiet       time.Duration // longest silence of the actor; zero means until the deadline
 	Tries       int           // how often the controller tries it within an attempt
+	Reads       bool          // the controller reads all that a BMC tells, a request for each part: a try takes four times what others may
 	Destructive bool          // writes to disks: checked against the owning job and attempt in the transaction that starts it
 }
 
@@ -101,29 +102,29 @@ func Plan(kind JobKind) []Step {
 		{Name: StepNetwork, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5},
 		{Name: StepValidate, Actor: InstalledOS, Deadline: ValidateWithin + 3*time.Minute, Quiet: 2 * time.Minute},
 		judge,
-		{Name: StepBaseline, Actor: Controller, Deadline: 5 * time.Minute, Tries: 5},
+		{Name: StepBaseline, Actor: Controller, Deadline: 12 * time.Minute, Tries: 5, Reads: true},
 		{Name: StepHandOver, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5},
 	}
 	switch kind {
 	case ProvisionJob, ReinstallJob:
 		return append(append(append([]Step{isolate}, boot...), look), install...)
 	case AcceptanceJob:
-		plan := append([]Step{isolate, {Name: StepAskBMC, Actor: Controller, Deadline: 5 * time.Minute, Tries: 3}}, boot...)
+		plan := append([]Step{isolate, {Name: StepAskBMC, Actor: Controller, Deadline: 12 * time.Minute, Tries: 3, Reads: true}}, boot...)
 		plan = append(append(plan, look), install[1:7]...) // from the wipe up to the first boot
 		return append(plan,
 			Step{Name: StepAccept, Actor: InstalledOS, Deadline: 96 * time.Hour, Quiet: 2 * time.Minute}, // the run's own plan shortens it
-			Step{Name: StepVerdict, Actor: Controller, Deadline: 5 * time.Minute, Tries: 3},
+			Step{Name: StepVerdict, Actor: Controller, Deadline: 12 * time.Minute, Tries: 3, Reads: true},
 			shutDown, release)
 	case ExamineJob:
 		return append(append([]Step{isolate, boot[0], bios}, boot[1:]...), examine, biosCheck, judge, shutDown, release)
 	case ReclaimJob:
 		// Nothing is done to the BMC before it is compared, but that the power is cut.
-		compare := Step{Name: StepCompare, Actor: Controller, Deadline: 5 * time.Minute, Tries: 5}
+		compare := Step{Name: StepCompare, Actor: Controller, Deadline: 12 * time.Minute, Tries: 5, Reads: true}
 		return append(append([]Step{isolate, boot[0], compare, bios}, boot[1:]...), examine, biosCheck, judge, look,
 			Step{Name: StepEraseAll, Actor: Agent, Deadline: 48 * time.Hour, Quiet: 2 * time.Minute, Destructive: true},
 			Step{Name: StepProve, Actor: Agent, Deadline: 2 * time.Hour, Quiet: 2 * time.Minute},
 			shutDown,
-			Step{Name: StepRotate, Actor: Controller, Deadline: 5 * time.Minute, Tries: 5},
+			Step{Name: StepRotate, Actor: Controller, Deadline: 12 * time.Minute, Tries: 5, Reads: true},
 			release)
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 
+	"github.com/bareyard/bareyard/ipmi"
 	"github.com/bareyard/bareyard/network"
 	"github.com/bareyard/bareyard/provisioner"
 )
@@ -27,6 +28,9 @@ func (actionArgs) Kind() string { return "action" }
 func (db *DB) enqueue(ctx context.Context, tx pgx.Tx, actions []provisioner.Action, now time.Time) error {
 	for _, a := range actions {
 		opts := &river.InsertOpts{MaxAttempts: math.MaxInt16} // at a minute each, three weeks: a fence is tried until it is true
+		if a.Slow {
+			opts.Queue = slowQueue
+		}
 		if a.Kind == provisioner.ActFence {
 			opts.Priority = 4 // a row of dead BMCs must not keep living machines waiting
 		}
@@ -40,9 +44,18 @@ func (db *DB) enqueue(ctx context.Context, tx pgx.Tx, actions []provisioner.Acti
 	return nil
 }
 
+// slowQueue is where those wait whose BMC was silent: however many they are, they have no more than a part of the workers.
+const slowQueue = "slow"
+
 type actionWorker struct {
 	river.WorkerDefaults[actionArgs]
+	db  *DB
 	act func(context.Context, provisioner.Action) error
+}
+
+// Timeout implements river.Worker.
+func (w *actionWorker) Timeout(job *river.Job[actionArgs]) time.Duration {
+	return ActionTimeout + job.Args.Action.Longer
 }
 
 func (w *actionWorker) Work(ctx context.Context, job *river.Job[actionArgs]) error {
@@ -53,7 +66,17 @@ func (w *actionWorker) Work(ctx context.Context, job *river.Job[actionArgs]) err
 	if errors.Is(err, network.ErrPending) {
 		return river.JobSnooze(5 * time.Second)
 	}
+	if errors.Is(err, ipmi.ErrUnreachable) && job.Queue != slowQueue {
+		return w.db.moveToSlow(context.WithoutCancel(ctx), job.Args.Action)
+	}
 	return err
+}
+
+// moveToSlow tries an action again among those that wait for silent BMCs. Should this server die in the midst of it, the action is there twice,
+// which the engine bears.
+func (db *DB) moveToSlow(ctx context.Context, a provisioner.Action) error {
+	a.Slow, a.After = true, 5*time.Second
+	return pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error { return db.enqueue(ctx, tx, []provisioner.Action{a}, time.Now()) })
 }
 
 // NextRetry overrides River's long back-off: a fence that failed is tried again soon.
@@ -65,11 +88,11 @@ func (w *actionWorker) NextRetry(job *river.Job[actionArgs]) time.Time {
 	return time.Now().Add(pause)
 }
 
-// ActionTimeout bounds one action. It is shorter than the engine's lease, so that an action that another replica takes
+// ActionTimeout bounds one action that does not say that it takes longer. It is shorter than the engine's lease, so that an action that another replica takes
 // up again is not still running here.
 const ActionTimeout = 75 * time.Second
 
-// Work carries out actions until ctx ends, at most n at a time. node names this server among those that share the database,
+// Work carries out actions until ctx ends, at most n at a time and a quarter as many of machines whose BMC was silent. node names this server among those that share the database,
 // and is the same after a restart: what a server of that name was at when it was killed is begun anew at once. What other
 // servers were at is taken up by the engine's lease and by the queue's own rescue, within minutes.
 func (db *DB) Work(ctx context.Context, node string, n int, act func(context.Context, provisioner.Action) error) error {
@@ -77,10 +100,10 @@ func (db *DB) Work(ctx context.Context, node string, n int, act func(context.Con
 		return err
 	}
 	workers := river.NewWorkers()
-	river.AddWorker(workers, &actionWorker{act: act})
+	river.AddWorker(workers, &actionWorker{db: db, act: act})
 	client, err := river.NewClient(riverpgxv5.New(db.pool), &river.Config{
 		ID:                   node,
-		Queues:               map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: n}},
+		Queues:               map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: n}, slowQueue: {MaxWorkers: max(n/4, 1)}},
 		Workers:              workers,
 		JobTimeout:           ActionTimeout,
 		RescueStuckJobsAfter: 2 * time.Minute,

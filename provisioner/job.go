@@ -60,8 +60,9 @@ func (e *Engine) schedule(w *Work, step machine.Step, after time.Duration) {
 	j.Due = j.StepAt.Add(deadline(j, step))
 	quiet := silence(j, step)
 	if step.Actor == machine.Controller {
-		quiet = after + e.lease()
-		w.Actions = append(w.Actions, Action{Kind: ActStep, MachineID: w.Machine.ID, JobID: j.ID, Turn: j.Turn, After: after})
+		_, more := e.tryTime(step)
+		quiet = after + e.lease() + more
+		w.Actions = append(w.Actions, Action{Kind: ActStep, MachineID: w.Machine.ID, JobID: j.ID, Turn: j.Turn, After: after, Longer: more})
 	}
 	if j.Step == machine.StepHello && w.Seen.At.IsZero() && !byMedia(w.Machine, j) { // what loads from a disc is not on the wire
 		quiet = e.SeenWithin

@@ -2,6 +2,7 @@
 package provisioner
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"errors"
@@ -142,7 +143,8 @@ type Engine struct {
 	// means that nobody looks at the wire.
 	SeenWithin time.Duration
 
-	// ObeyWithin bounds one try of a controller step: a BMC that has not answered or obeyed by then is reported as such. Zero means 60 s.
+	// ObeyWithin bounds one try of a controller step: a BMC that has not answered or obeyed by then is reported as such. Zero means 60 s. Steps
+	// that read all that a BMC tells have four times as long.
 	ObeyWithin time.Duration
 
 	Plan  func(machine.JobKind) []machine.Step // nil means machine.Plan
@@ -171,6 +173,15 @@ func (e *Engine) lease() time.Duration {
 		return e.Lease
 	}
 	return 90 * time.Second
+}
+
+// tryTime bounds one try of a controller step, and more is how much longer that is than most.
+func (e *Engine) tryTime(s machine.Step) (within, more time.Duration) {
+	within = cmp.Or(e.ObeyWithin, stepTime)
+	if s.Reads {
+		more = 3 * within
+	}
+	return within + more, more
 }
 
 func (e *Engine) plan(kind machine.JobKind) []machine.Step {

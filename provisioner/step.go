@@ -68,7 +68,9 @@ func (e *Engine) actStep(ctx context.Context, a Action) error {
 	if err != nil || !mine {
 		return err
 	}
-	work, cancel := context.WithTimeout(ctx, cmp.Or(e.ObeyWithin, stepTime))
+	step, _, _ := e.step(j.Kind, j.Step)
+	within, _ := e.tryTime(step)
+	work, cancel := context.WithTimeout(ctx, within)
 	var told *heard
 	var found *Kept
 	var set *settled
@@ -130,12 +132,17 @@ func (e *Engine) failTry(ctx context.Context, w *Work, failure error) error {
 		return e.failAttempt(ctx, w, true, failure.Error()) // trying again locks the BMC's account, or calls a stranger
 	}
 	pause := time.Duration(w.Job.Try*w.Job.Try) * time.Second
+	silent := errors.Is(failure, ipmi.ErrUnreachable)
+	if silent { // it was asked for a moment only: a BMC that starts anew is not given up earlier for that
+		pause = max(pause, time.Duration(w.Job.Try)*cmp.Or(e.ObeyWithin, stepTime)/6)
+	}
 	if w.Job.Try >= step.Tries || w.Now.Add(pause).After(w.Job.StepAt.Add(step.Deadline)) {
 		return e.failAttempt(ctx, w, step.Name == machine.StepRotate, failure.Error()) // another attempt would erase the disks once more
 	}
 	w.note("job.try", "try %d of %d failed: %v; next in %s", w.Job.Try, step.Tries, failure, pause)
 	w.Job.Try++
 	e.schedule(w, step, pause)
+	w.Actions[len(w.Actions)-1].Slow = silent
 	return nil
 }
 
@@ -304,23 +311,29 @@ func (e *Engine) actFence(ctx context.Context, machineID string) error {
 	if m.JobID != "" {
 		return nil // a job is at work on it again, and isolates it itself
 	}
-	var errs []error
+	var wires []error
 	if !m.Public {
 		e.lastReading(ctx, m.ID, m.OrderID)
-		errs = append(errs, e.Edge.Apply(ctx, nil, []string{m.ID}))
+		wires = append(wires, e.Edge.Apply(ctx, nil, []string{m.ID}))
 	}
 	if !m.PortOpen {
-		errs = append(errs, e.setPort(ctx, m, machine.ProvisionNIC, false))
+		wires = append(wires, e.setPort(ctx, m, machine.ProvisionNIC, false))
 	}
 	if !m.Public {
-		errs = append(errs, e.setPort(ctx, m, machine.PublicNIC, false))
+		wires = append(wires, e.setPort(ctx, m, machine.PublicNIC, false))
 	}
-	errs = append(errs, e.ejectDisc(ctx, m))
-	if m.State != machine.Active {
-		errs = append(errs, e.bmc(ctx, m, func(t ipmi.Target) error { return e.Power.SetPower(ctx, t, ipmi.OpOff) }))
+	failed := e.ejectDisc(ctx, m)
+	if m.State != machine.Active && !errors.Is(failed, ipmi.ErrUnreachable) { // who was silent is not asked twice
+		failed = errors.Join(failed, e.bmc(ctx, m, func(t ipmi.Target) error { return e.Power.SetPower(ctx, t, ipmi.OpOff) }))
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(wires...); err != nil {
+		if failed != nil {
+			err = fmt.Errorf("%w; %v", err, failed) // not a silent BMC's: this must not wait among those
+		}
 		return fmt.Errorf("fence machine %s: %w", m.Name, err)
+	}
+	if failed != nil {
+		return fmt.Errorf("fence machine %s: %w", m.Name, failed)
 	}
 	return nil
 }

@@ -160,6 +160,9 @@ type Action struct {
 	Turn      int           `json:"turn,omitempty"`
 	After     time.Duration `json:"after,omitempty"`
 	Address   netip.Prefix  `json:"address,omitzero"`
+
+	Longer time.Duration `json:"longer,omitempty"` // than others it may take
+	Slow   bool          `json:"slow,omitempty"`   // its BMC was silent: it waits among others of that sort, and keeps nobody else waiting
 }
 
 // machineEvent moves the machine.

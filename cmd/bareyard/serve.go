@@ -172,7 +172,7 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 	if err != nil {
 		return err
 	}
-	bmcs := &ipmi.Controller{Log: log, Poll: 400 * time.Millisecond}
+	bmcs := &ipmi.Controller{Log: log, Poll: 400 * time.Millisecond, Silence: time.Duration(cfg.BMC.ObeyWithin) / 4}
 	engine, err := newEngine(cfg, db, log, string(authority.certPEM), edge, bmcs)
 	if err != nil {
 		return err
