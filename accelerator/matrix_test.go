@@ -335,6 +335,8 @@ func troubles() []trouble {
 		{"host", "critical event in the BMC's log", "", "", func(f *Facts, _ *machine.Expect) {
 			f.BMC.Events = append(f.BMC.Events, SELEvent{At: f.Taken, Sensor: "CPU1", Text: "CATERR", Severity: "Critical", Asserted: true})
 		}, "host.sel", Fail, ActNone, true},
+		{"host", "the BMC's log cannot be read", "", PlanPostboot, func(f *Facts, _ *machine.Expect) { f.BMC.LogError = "busy" }, "host.sel", Error, ActNone, false},
+		{"host", "the BMC's log cannot be read, new machine", "", PlanAcceptance, func(f *Facts, _ *machine.Expect) { f.BMC.LogError = "busy" }, "host.sel", Error, ActNone, true},
 		{"host", "BMC was not asked, new machine", "", PlanAcceptance, func(f *Facts, _ *machine.Expect) { f.BMC = nil }, "host.power", Skip, ActNone, true},
 	}
 }

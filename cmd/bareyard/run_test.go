@@ -44,6 +44,8 @@ func TestScripts(t *testing.T) {
 			"sql":  runSQL,
 
 			"redfish": simulateRedfish,
+
+			"documented": documented,
 		},
 	})
 }
@@ -114,6 +116,31 @@ func runSQL(ts *testscript.TestScript, neg bool, args []string) {
 	defer conn.Close(context.Background())
 	_, err = conn.Exec(context.Background(), ts.ReadFile(args[0]))
 	ts.Check(err)
+}
+
+// documented runs "documented PAGE command args...": what the command says must be what the page of docs shows below "$ command args...".
+func documented(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: documented PAGE command args...")
+	}
+	page := filepath.Join("..", "..", "docs", args[0])
+	ts.Check(ts.Exec(args[1], args[2:]...))
+	said := ts.ReadFile("stdout")
+	text, err := os.ReadFile(page)
+	ts.Check(err)
+	begin := "```\n$ " + strings.Join(args[1:], " ") + "\n"
+	before, rest, found := strings.Cut(string(text), begin)
+	shown, after, ended := strings.Cut(rest, "```\n")
+	if !found || !ended {
+		ts.Fatalf("%s shows no output of %q", page, args[1:])
+	}
+	if shown == said {
+		return
+	}
+	if !*update {
+		ts.Fatalf("%s shows\n%s\nand not (go test ./cmd/bareyard -update)\n%s", page, shown, said)
+	}
+	ts.Check(os.WriteFile(page, []byte(before+begin+said+"```\n"+after), 0o644))
 }
 
 func TestExitCodes(t *testing.T) {
