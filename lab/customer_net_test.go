@@ -253,6 +253,10 @@ type late struct {
 	at   time.Time
 }
 
+func (l late) CountersAt(ctx context.Context, _ string) ([]network.Counter, error) {
+	return l.Counters(ctx)
+}
+
 func (l late) Counters(ctx context.Context) ([]network.Counter, error) {
 	cs, err := l.edge.Counters(ctx)
 	for i := range cs {

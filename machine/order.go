@@ -86,6 +86,7 @@ type Order struct {
 	JobID     string         `json:"job_id,omitempty"`    // the newest job for this order
 	Address   netip.Addr     `json:"address"`             // the public address by which it is known, IPv4
 	Addresses []netip.Prefix `json:"addresses,omitempty"` // all that the machine may use, that one first: IPv4 /32, IPv6 /64 or /56
+	Unproven  []netip.Prefix `json:"-"`                   // of these, what is not routed yet: nobody knows whether somebody else uses it
 	Tried     []string       `json:"tried,omitempty"`     // machines that failed this order
 
 	Placed  time.Time `json:"placed"`

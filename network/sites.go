@@ -109,6 +109,19 @@ func (s *Sites) Counters(ctx context.Context) ([]Counter, error) {
 		})
 }
 
+// CountersAt reads the counters of the edge of one site, and of no other.
+func CountersAt(ctx context.Context, edge Edge, site string) ([]Counter, error) {
+	sites, ok := edge.(*Sites)
+	if !ok {
+		return edge.Counters(ctx)
+	}
+	name, err := sites.at(site)
+	if err != nil {
+		return nil, err
+	}
+	return sites.Edges[name].Counters(ctx)
+}
+
 // Apply implements Edge. A port is set where its site says, and taken away where its machine is.
 func (s *Sites) Apply(ctx context.Context, set []Port, remove []string) error {
 	type change struct {

@@ -2,6 +2,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"fmt"
@@ -34,6 +35,7 @@ type DB struct {
 
 // Tuning holds what tests change; the zero value is right for production.
 type Tuning struct {
+	Conns       int32  // connections of the pool; zero means 24, or more if the URL says so
 	AfterCommit func() // called after each committed transition: crash tests kill the process here
 }
 
@@ -43,7 +45,7 @@ func Open(ctx context.Context, url string, seal *Seal, log *slog.Logger, tuned T
 	if err != nil {
 		return nil, &machine.Error{Code: machine.Invalid, Field: "database_url", Message: "database URL cannot be read", Hint: "use postgres://user@host/name?sslmode=…"}
 	}
-	cfg.MaxConns = max(cfg.MaxConns, 24)
+	cfg.MaxConns = cmp.Or(tuned.Conns, max(cfg.MaxConns, 24))
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("connect to database: %w", err)

@@ -14,17 +14,21 @@ import (
 
 // NextTold implements provisioner.Outbox.
 func (db *DB) NextTold(ctx context.Context) (a network.Assignment, since time.Time, ok bool, err error) {
-	err = db.pool.QueryRow(ctx, `WITH pick AS (SELECT addr FROM netbox_address WHERE state = 'waiting' AND due <= now() AND busy <= now() ORDER BY due LIMIT 1 FOR UPDATE SKIP LOCKED),
-		taken AS (UPDATE netbox_address n SET busy = now() + interval '3 minutes', tries = tries + 1 FROM pick WHERE n.addr = pick.addr RETURNING n.addr, n.since)
-		SELECT t.addr, t.since, o.id IS NOT NULL, coalesce(o.id, ''), coalesce(o.project, ''), coalesce(m.name, ''),
-			coalesce((SELECT p.name FROM ptr p WHERE p.prefix = t.addr AND p.addr = set_masklen(t.addr, 32) AND family(t.addr) = 4), '')
-		FROM taken t LEFT JOIN address a ON a.addr = t.addr LEFT JOIN orders o ON o.id = a.order_id LEFT JOIN machine m ON m.id = o.machine_id`).
-		Scan(&a.Prefix, &since, &a.Held, &a.OrderID, &a.Project, &a.Machine, &a.Name)
+	// Two statements: a change that was committed while the first took its turn is seen by the second, as it has the newer since.
+	err = db.pool.QueryRow(ctx, `WITH pick AS (SELECT addr FROM netbox_address WHERE state = 'waiting' AND due <= now() AND busy <= now() ORDER BY due LIMIT 1 FOR UPDATE SKIP LOCKED)
+		UPDATE netbox_address n SET busy = now() + interval '3 minutes', tries = tries + 1 FROM pick WHERE n.addr = pick.addr RETURNING n.addr, n.since`).Scan(&a.Prefix, &since)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return a, since, false, nil
 	}
 	if err != nil {
 		return a, since, false, fmt.Errorf("take next address to tell: %w", err)
+	}
+	err = db.pool.QueryRow(ctx, `SELECT o.id IS NOT NULL, coalesce(o.id, ''), coalesce(o.project, ''), coalesce(m.name, ''),
+			coalesce((SELECT p.name FROM ptr p WHERE p.prefix = t.addr AND p.addr = set_masklen(t.addr, 32) AND family(t.addr) = 4), '')
+		FROM (SELECT $1::inet AS addr) t LEFT JOIN address a ON a.addr = t.addr LEFT JOIN orders o ON o.id = a.order_id LEFT JOIN machine m ON m.id = o.machine_id`, a.Prefix).
+		Scan(&a.Held, &a.OrderID, &a.Project, &a.Machine, &a.Name)
+	if err != nil {
+		return a, since, false, fmt.Errorf("read address to tell: %w", err)
 	}
 	return a, since, true, nil
 }

@@ -55,7 +55,8 @@ func putMachine(ctx context.Context, tx pgx.Tx, m machine.Machine, now time.Time
 const orderColumns = `o.id, o.project, o.class, o.image, o.image_digest, o.line, o.bandwidth, o.ssh_keys, o.hostname, o.months, o.price, o.currency,
 	o.state, o.reason, o.machine_id, o.job_id, o.address, o.tried, o.placed, o.started, o.until, o.updated,
 	o.bandwidth_down, o.model, o.committed, o.extra_up, o.extra_down, o.limit_mbit, o.limit_reason, o.blackhole_until, o.blackhole_reason, o.change_due,
-	ARRAY(SELECT a.addr FROM address a WHERE a.order_id = o.id AND NOT a.leaving ORDER BY a.addr = o.address DESC NULLS LAST, a.since, a.addr)`
+	ARRAY(SELECT a.addr FROM address a WHERE a.order_id = o.id AND NOT a.leaving ORDER BY a.addr = o.address DESC NULLS LAST, a.since, a.addr),
+	ARRAY(SELECT a.addr FROM address a WHERE a.order_id = o.id AND NOT a.leaving AND NOT a.proven ORDER BY a.addr)`
 
 // orderRow is an order as its columns are scanned.
 type orderRow struct {
@@ -70,7 +71,7 @@ func (r *orderRow) fields() []any {
 	return []any{&o.ID, &o.Project, &o.Class, &o.Image, &o.ImageDigest, &o.Line, &o.Bandwidth, &o.SSHKeys, &o.Hostname, &o.Months, &o.Price, &o.Currency,
 		&o.State, &o.Reason, &o.MachineID, &o.JobID, &r.address, &o.Tried, &o.Placed, &r.started, &r.until, &o.Updated,
 		&o.BandwidthDown, &o.Model, &o.Committed, &o.Network.ExtraUp, &o.Network.ExtraDown, &o.Network.Limit, &o.Network.LimitReason, &r.blackhole, &o.Network.BlackholeReason, &r.changeDue,
-		&o.Addresses}
+		&o.Addresses, &o.Unproven}
 }
 
 func (r *orderRow) order() machine.Order {

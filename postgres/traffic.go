@@ -17,6 +17,9 @@ import (
 // Round implements provisioner.Books.
 func (db *DB) Round(ctx context.Context, slot time.Time, now []network.Counter, measure func(before []network.Counter, holder map[string]string) []provisioner.OrderSample) (done bool, err error) {
 	err = pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
+		if err := lockMeters(ctx, tx); err != nil {
+			return err
+		}
 		// Of two servers the second waits here until the first has committed, and then has nothing to do.
 		tag, err := tx.Exec(ctx, `INSERT INTO traffic_round (slot) VALUES ($1) ON CONFLICT DO NOTHING`, slot)
 		if err != nil {
@@ -25,7 +28,7 @@ func (db *DB) Round(ctx context.Context, slot time.Time, now []network.Counter, 
 		if done = tag.RowsAffected() == 1; !done {
 			return nil
 		}
-		before, err := readMeters(ctx, tx)
+		before, err := readMeters(ctx, tx, "")
 		if err != nil {
 			return err
 		}
@@ -48,32 +51,43 @@ func (db *DB) Round(ctx context.Context, slot time.Time, now []network.Counter, 
 // Rest implements provisioner.Books. A second reading of the same count takes the place of the first.
 func (db *DB) Rest(ctx context.Context, machineID, orderID string, now []network.Counter) error {
 	return pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
-		before, err := readMeters(ctx, tx)
+		if err := lockMeters(ctx, tx); err != nil {
+			return err
+		}
+		before, err := readMeters(ctx, tx, machineID)
 		if err != nil {
 			return err
 		}
 		for _, c := range now {
-			at := slices.IndexFunc(before, func(b network.Counter) bool { return b.Machine == c.Machine && b.Direction == c.Direction })
+			at := slices.IndexFunc(before, func(b network.Counter) bool { return b.Direction == c.Direction })
 			var was *network.Counter
 			if at >= 0 {
 				was = &before[at]
 			}
-			bytes, took, doubt := provisioner.RestOf(was, c)
+			bytes, doubt := provisioner.RestOf(was, c)
 			if int64(bytes) < 0 {
 				bytes, doubt = 0, "it is more than any line carries"
 			}
 			if bytes == 0 && doubt == "" {
 				continue
 			}
-			_, err := tx.Exec(ctx, `INSERT INTO traffic_rest (order_id, machine_id, direction, epoch, bytes, took, at, doubt) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-				ON CONFLICT (order_id, machine_id, direction, epoch) DO UPDATE SET bytes = $5, took = $6, at = $7, doubt = $8`,
-				orderID, machineID, c.Direction, c.Epoch, int64(bytes), max(int64(took), 0), c.At, doubt)
+			_, err := tx.Exec(ctx, `INSERT INTO traffic_rest (order_id, machine_id, direction, epoch, bytes, at, doubt) VALUES ($1, $2, $3, $4, $5, $6, $7)
+				ON CONFLICT (order_id, machine_id, direction, epoch) DO UPDATE SET bytes = $5, at = $6, doubt = $7`,
+				orderID, machineID, c.Direction, c.Epoch, int64(bytes), c.At, doubt)
 			if err != nil {
 				return fmt.Errorf("write rest of traffic: %w", err)
 			}
 		}
 		return nil
 	})
+}
+
+// lockMeters makes a round and a last reading wait for each other: either sees what the other has counted, and neither counts it again.
+func lockMeters(ctx context.Context, tx pgx.Tx) error {
+	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended('traffic', 0))`); err != nil {
+		return fmt.Errorf("lock meters: %w", err)
+	}
+	return nil
 }
 
 // withRests adds what counters that are no more had counted to the samples of their orders, and forgets it. A count that goes on
@@ -120,8 +134,9 @@ func withRests(ctx context.Context, tx pgx.Tx, slot time.Time, now []network.Cou
 	return samples, nil
 }
 
-func readMeters(ctx context.Context, tx pgx.Tx) ([]network.Counter, error) {
-	rows, err := tx.Query(ctx, `SELECT machine_id, direction, bytes, epoch, slack, at FROM traffic_meter`)
+// readMeters returns the newest readings of a machine, or of all.
+func readMeters(ctx context.Context, tx pgx.Tx, machineID string) ([]network.Counter, error) {
+	rows, err := tx.Query(ctx, `SELECT machine_id, direction, bytes, epoch, slack, at FROM traffic_meter WHERE $1 = '' OR machine_id = $1`, machineID)
 	if err != nil {
 		return nil, fmt.Errorf("read meters: %w", err)
 	}

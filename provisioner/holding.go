@@ -9,8 +9,8 @@ import (
 	"github.com/bareyard/bareyard/machine"
 )
 
-// AddAddresses gives an active order more addresses of its line: IPv4, or IPv6 prefixes. They are routed to its machine at
-// once; the customer configures them, or reinstalls.
+// AddAddresses gives an active order more addresses of its line: IPv4, or IPv6 prefixes. They are routed to its machine as soon as
+// the edge has looked whether somebody uses them; the customer configures them, or reinstalls.
 func (e *Engine) AddAddresses(ctx context.Context, orderID string, family, count int, key string) ([]netip.Prefix, error) {
 	var added []netip.Prefix
 	err := e.once(ctx, orderID, key, []any{"addresses", family, count}, &added, func(w *Work) error {
@@ -42,27 +42,25 @@ func (e *Engine) AddAddresses(ctx context.Context, orderID string, family, count
 	if err != nil {
 		return nil, err
 	}
-	instead, err := e.prove(ctx, orderID)
-	if err != nil {
-		e.log().Warn("addresses are looked at later", "order", orderID, "err", err)
-		return added, nil
-	}
-	asked := len(added)
-	added = given(added, instead)
+	instead, later := e.prove(ctx, orderID)
+	added = given(added, instead) // also what was replaced before it failed
 	if len(instead) > 0 && key != "" {
 		if err := e.answerAnew(ctx, orderID, key, []any{"addresses", family, count}, added); err != nil {
 			return nil, err
 		}
 	}
-	if len(added) < asked {
-		return added, &machine.Error{Code: machine.Exhausted, Field: "count", Message: fmt.Sprintf("%d of the line's last free addresses are used by somebody else and were set aside; %d were added", asked-len(added), len(added)), Hint: "choose another line, or try again later"}
+	if later != nil {
+		e.log().Warn("addresses are looked at later", "order", orderID, "err", later)
+	}
+	if len(added) < count {
+		return added, &machine.Error{Code: machine.Exhausted, Field: "count", Message: fmt.Sprintf("%d of the line's last free addresses are used by somebody else and were set aside; %d were added", count-len(added), len(added)), Hint: "choose another line, or try again later"}
 	}
 	return added, nil
 }
 
 // RemoveAddress takes an address off an order. The edge lets go of it first; then it cools down.
 func (e *Engine) RemoveAddress(ctx context.Context, orderID string, p netip.Prefix, key string) (machine.Order, error) {
-	return e.onOrderOnce(ctx, orderID, key, []any{"remove", p.Addr()}, func(w *Work) error {
+	return e.onOrderOnce(ctx, orderID, key, []any{"remove", p}, func(w *Work) error {
 		if err := leave(ctx, w, p, ""); err != nil {
 			return err
 		}
@@ -78,7 +76,7 @@ func (e *Engine) MoveAddress(ctx context.Context, orderID string, p netip.Prefix
 	if err != nil {
 		return machine.Order{}, err
 	}
-	return e.onOrderOnce(ctx, orderID, key, []any{"move", p.Addr(), to}, func(w *Work) error {
+	return e.onOrderOnce(ctx, orderID, key, []any{"move", p, to}, func(w *Work) error {
 		if err := mayTake(ctx, w, *w.Order, next, p); err != nil {
 			return err
 		}
@@ -138,9 +136,9 @@ func leave(ctx context.Context, w *Work, p netip.Prefix, next string) error {
 	}
 	w.Order.Addresses = slices.Delete(slices.Clone(w.Order.Addresses), at, at+1)
 	if p.Addr() == w.Order.Address {
-		another := slices.IndexFunc(w.Order.Addresses, func(q netip.Prefix) bool { return q.Addr().Is4() })
+		another := slices.IndexFunc(w.Order.Addresses, func(q netip.Prefix) bool { return q.Addr().Is4() && !slices.Contains(w.Order.Unproven, q) })
 		if another < 0 {
-			return &machine.Error{Code: machine.Conflict, Field: "address", Message: fmt.Sprintf("%s is the only IPv4 address of the order", bare(p)),
+			return &machine.Error{Code: machine.Conflict, Field: "address", Message: fmt.Sprintf("%s is the only IPv4 address of the order that is routed", bare(p)),
 				Hint: "add another one first, with `bareyard order address add`"}
 		}
 		w.Order.Address = w.Order.Addresses[another].Addr()
@@ -192,6 +190,7 @@ func (e *Engine) actLeave(ctx context.Context, a Action) error {
 		w.Order.Addresses = append(w.Order.Addresses, a.Address)
 		w.note("address.move", "%s came from order %s", bare(a.Address), a.OrderID)
 		w.port()
+		w.Actions = append(w.Actions, Action{Kind: ActProbe, MachineID: w.Order.MachineID, OrderID: next}) // if nobody has looked yet
 		return nil
 	})
 }

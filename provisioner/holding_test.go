@@ -208,8 +208,10 @@ func TestAddAndRemoveAddress(t *testing.T) {
 		t.Errorf("the edge carries %v, want %v", y.carried(o.MachineID), want)
 	}
 	for _, p := range added[1:] {
-		_, err = y.RemoveAddress(t.Context(), o.ID, p, "")
+		_, err = y.RemoveAddress(t.Context(), o.ID, p, "k2")
 		y.must(err)
+		_, err = y.RemoveAddress(t.Context(), o.ID, netip.PrefixFrom(p.Addr(), 24), "k2")
+		y.refused(err, machine.Conflict, "Idempotency-Key")
 	}
 	_, err = y.RemoveAddress(t.Context(), o.ID, added[0], "")
 	y.refused(err, machine.Conflict, "address")

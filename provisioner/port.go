@@ -26,7 +26,12 @@ func PublicPort(m machine.Machine, o machine.Order) network.Port {
 	if !o.Network.BlackholeUntil.IsZero() {
 		p.Mode, p.Until, p.Then = network.Blackhole, o.Network.BlackholeUntil, p.Mode
 	}
-	if m.PortOpen || m.State == machine.Provisioning {
+	// An address that somebody else may use is not routed before the edge has looked. With no other one there is nothing to pass.
+	known := slices.DeleteFunc(slices.Clone(p.Addrs), func(a netip.Prefix) bool { return slices.Contains(o.Unproven, a) })
+	if len(known) > 0 {
+		p.Addrs = known
+	}
+	if len(known) == 0 || m.PortOpen || m.State == machine.Provisioning {
 		p.Mode, p.Until, p.Then = network.Off, time.Time{}, ""
 	}
 	return p

@@ -3,6 +3,7 @@ package provisioner
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -53,10 +54,15 @@ func (e *Engine) prove(ctx context.Context, orderID string) (instead map[netip.P
 			return instead, ctx.Err()
 		}
 		var tasks []network.Task
+		var turn map[netip.Prefix]netip.Prefix
 		err = e.Store.OnOrder(ctx, orderID, func(w *Work) (err error) {
-			tasks, err = e.judgeProbe(ctx, w, look, answers, failure, instead)
+			turn = map[netip.Prefix]netip.Prefix{} // what is rolled back was not given
+			tasks, err = e.judgeProbe(ctx, w, look, answers, failure, turn)
 			return err
 		})
+		if err == nil {
+			maps.Copy(instead, turn)
+		}
 		for _, t := range tasks {
 			if e.Tasks == nil {
 				break

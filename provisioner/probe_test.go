@@ -22,6 +22,7 @@ type squatters struct {
 	by     map[string]string
 	fail   error
 	probed []netip.Prefix
+	while  func(addrs []netip.Prefix) // happens while they are probed
 }
 
 func (y *yard) squatters(by map[string]string) *squatters {
@@ -33,6 +34,9 @@ func (y *yard) squatters(by map[string]string) *squatters {
 func (s *squatters) Probe(_ context.Context, site string, addrs []netip.Prefix) (found []network.Answer, err error) {
 	if site != "lab" {
 		s.y.t.Errorf("probed at site %q", site)
+	}
+	if s.while != nil {
+		s.while(addrs)
 	}
 	if s.fail != nil {
 		return nil, s.fail
@@ -203,6 +207,12 @@ func TestAddedAddressInUse(t *testing.T) {
 	y := newYard(t)
 	s := y.squatters(map[string]string{"203.0.113.1": "02:00:5e:20:00:77", "203.0.113.2": "02:00:5e:20:00:01"})
 	o := y.active(1, nil) // whose own MAC address ends in 01
+	s.while = func(addrs []netip.Prefix) {
+		y.must(y.Reconcile(t.Context()))
+		if got := y.carried(o.MachineID); slices.ContainsFunc(got, func(p netip.Prefix) bool { return slices.Contains(addrs, p) }) {
+			t.Errorf("before anybody has looked at %v the edge carries %v", addrs, got)
+		}
+	}
 	added, err := y.AddAddresses(t.Context(), o.ID, 4, 2, "key")
 	y.must(err)
 	want := []netip.Prefix{netip.MustParsePrefix("203.0.113.3/32"), netip.MustParsePrefix("203.0.113.2/32")}
@@ -217,11 +227,68 @@ func TestAddedAddressInUse(t *testing.T) {
 	if err != nil || !slices.Equal(again, want) {
 		t.Errorf("again: %v, %v", again, err)
 	}
-	s.by[""] = "" // strangers everywhere
-	if got, err := y.AddAddresses(t.Context(), o.ID, 4, 4, ""); machine.CodeOf(err) != machine.Exhausted || len(got) != 0 {
-		t.Errorf("added %v, %v", got, err)
+	s.by[""], s.while = "", nil // strangers everywhere
+	for _, time := range []string{"first", "again"} {
+		if got, err := y.AddAddresses(t.Context(), o.ID, 4, 4, "key 2"); machine.CodeOf(err) != machine.Exhausted || len(got) != 0 {
+			t.Errorf("%s: added %v, %v", time, got, err)
+		}
 	}
 	if got := y.order(o.ID).Addresses; len(got) != 3 {
 		t.Errorf("the order has %v", got)
+	}
+}
+
+// TestAddedAddressesAreLookedAtLater: when a look leads nowhere, the answer names the addresses that the order has now, and not those
+// that were set aside meanwhile. They are routed once somebody has looked.
+func TestAddedAddressesAreLookedAtLater(t *testing.T) {
+	y := newYard(t)
+	_, err := y.db.AddAddresses(t.Context(), "bgp", netip.MustParsePrefix("203.0.113.64/27"))
+	y.must(err)
+	o := y.active(1, nil)
+	s := y.squatters(map[string]string{"": "each"})
+	added, err := y.AddAddresses(t.Context(), o.ID, 4, 1, "key")
+	y.must(err)
+	has := y.order(o.ID)
+	if len(added) != 1 || len(has.Addresses) != 2 || has.Addresses[1] != added[0] || !slices.Equal(has.Unproven, added) {
+		t.Errorf("added %v; the order has %v, of which nobody has looked at %v", added, has.Addresses, has.Unproven)
+	}
+	if aside := y.addresses(provisioner.AddressFilter{State: provisioner.AddressConflict}); len(aside) != 6 {
+		t.Errorf("set aside: %v", aside)
+	}
+	y.must(y.act(provisioner.ActPort))
+	if got := y.carried(o.MachineID); !slices.Equal(got, o.Addresses) {
+		t.Errorf("the edge carries %v", got)
+	}
+	_, err = y.RemoveAddress(t.Context(), o.ID, o.Addresses[0], "")
+	y.refused(err, machine.Conflict, "address") // the other one is not routed
+	s.by = nil
+	again, err := y.AddAddresses(t.Context(), o.ID, 4, 1, "key")
+	if err != nil || !slices.Equal(again, added) {
+		t.Errorf("again: %v, %v", again, err)
+	}
+	y.must(y.act(provisioner.ActPort))
+	if got := y.carried(o.MachineID); !slices.Equal(got, has.Addresses) {
+		t.Errorf("the edge carries %v", got)
+	}
+}
+
+// TestMovedAddressIsLookedAt: an address that moves before anybody has looked is routed to its new machine when somebody has.
+func TestMovedAddressIsLookedAt(t *testing.T) {
+	y := newYard(t)
+	a := y.active(1, func(r *provisioner.Request) { r.Addresses = 2 })
+	b := y.active(2, nil)
+	p := a.Addresses[1]
+	_, err := y.db.Conn.Exec(t.Context(), `UPDATE address SET proven = false WHERE addr = $1`, p)
+	y.must(err)
+	s := y.squatters(nil)
+	_, err = y.MoveAddress(t.Context(), a.ID, p, b.ID, "")
+	y.must(err)
+	y.must(y.act(provisioner.ActLeave, provisioner.ActPort))
+	if got := y.carried(b.MachineID); slices.Contains(got, p) || len(s.probed) != 0 {
+		t.Errorf("before anybody has looked the edge carries %v", got)
+	}
+	y.must(y.act(provisioner.ActProbe, provisioner.ActPort))
+	if got := y.carried(b.MachineID); !slices.Contains(got, p) || !slices.Equal(s.probed, []netip.Prefix{p}) {
+		t.Errorf("the edge carries %v; looked at: %v", got, s.probed)
 	}
 }

@@ -168,3 +168,29 @@ func TestMovedAddressKeepsItsName(t *testing.T) {
 		t.Error("the name of an address that was released is not cleared")
 	}
 }
+
+// TestRegistryIsToldTheNewest: what is committed while an address is being taken from the outbox is what the registry is told, or what it
+// is told next.
+func TestRegistryIsToldTheNewest(t *testing.T) {
+	y := newYard(t)
+	o := y.active(1, nil)
+	r := &registry{has: map[netip.Prefix]network.Assignment{}}
+	y.register(r)
+	_, err := y.db.Conn.Exec(t.Context(), `UPDATE netbox_address SET state = 'waiting'`)
+	y.must(err)
+	blocked, resume := y.paused("UPDATE", "netbox_address")
+	taken := make(chan network.Assignment, 1)
+	go func() {
+		a, _, _, err := y.db.NextTold(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		taken <- a
+	}()
+	y.until("taking waits", func() bool { return blocked() == 1 })
+	resume(`WITH freed AS (UPDATE address SET order_id = NULL, since = NULL WHERE order_id = $1 RETURNING addr)
+		UPDATE assignment SET during = tstzrange(lower(during), clock_timestamp()) WHERE order_id = $1 AND upper_inf(during)`, o.ID)
+	if a := <-taken; a.Held {
+		t.Errorf("the registry is told that %s is held, and it was freed before", a.Prefix)
+	}
+}

@@ -172,7 +172,7 @@ func (e *Engine) carryOut(ctx context.Context, m machine.Machine, j machine.Job,
 	switch j.Step {
 	case machine.StepIsolate:
 		if o != nil && j.Kind != machine.ProvisionJob {
-			e.lastReading(ctx, m.ID, o.ID)
+			e.lastReading(ctx, m, o.ID)
 		}
 		err := e.Edge.Apply(ctx, nil, []string{m.ID})
 		if err != nil {
@@ -313,7 +313,7 @@ func (e *Engine) actFence(ctx context.Context, machineID string) error {
 	}
 	var wires []error
 	if !m.Public {
-		e.lastReading(ctx, m.ID, m.OrderID)
+		e.lastReading(ctx, m, m.OrderID)
 		wires = append(wires, e.Edge.Apply(ctx, nil, []string{m.ID}))
 	}
 	if !m.PortOpen {

@@ -17,6 +17,8 @@ import (
 // is an error beside the rest.
 type Meter interface {
 	Counters(ctx context.Context) ([]network.Counter, error)
+	// CountersAt reads those of the edge of one site.
+	CountersAt(ctx context.Context, site string) ([]network.Counter, error)
 }
 
 // Books keeps the traffic of orders.
@@ -107,42 +109,45 @@ func (e *Engine) TakeRound(ctx context.Context, now time.Time) (bool, error) {
 	return done, nil
 }
 
-// readTime bounds a last reading: nobody waits for it longer.
+// readTime bounds a last reading: nobody waits for it longer. What was read is stored however long that took.
 const readTime = 5 * time.Second
 
 // lastReading counts what passed at a machine's port since the last round, before the port is taken away. That it cannot is no
 // reason to leave the machine where it is.
-func (e *Engine) lastReading(ctx context.Context, machineID, orderID string) {
+func (e *Engine) lastReading(ctx context.Context, m machine.Machine, orderID string) {
 	if e.Meter == nil || e.Books == nil || orderID == "" {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, readTime)
-	defer cancel()
-	counters, err := e.Meter.Counters(ctx)
-	counters = slices.DeleteFunc(counters, func(c network.Counter) bool { return c.Machine != machineID })
+	reading, cancel := context.WithTimeout(ctx, readTime)
+	counters, err := e.Meter.CountersAt(reading, m.Site)
+	cancel()
+	counters = slices.DeleteFunc(counters, func(c network.Counter) bool { return c.Machine != m.ID })
 	if len(counters) > 0 {
-		err = e.Books.Rest(ctx, machineID, orderID, counters)
+		err = e.Books.Rest(ctx, m.ID, orderID, counters)
 	}
 	if err != nil {
-		e.log().Warn("traffic since the last round is lost", "machine", machineID, "order", orderID, "err", err)
+		e.log().Warn("traffic since the last round is lost", "machine", m.ID, "order", orderID, "err", err)
 	}
 }
 
-// RestOf says what a counter has counted since the reading before, which is nil where there was none, and how long that took. A count
-// that began since then is all there is.
-func RestOf(before *network.Counter, now network.Counter) (bytes uint64, took time.Duration, doubt string) {
-	began := time.Unix(0, now.Epoch)
+// RestOf says what a counter has counted since the reading before, which is nil where there was none. A count that began since then is
+// all there is; when the reading before is the newer one, it has everything.
+func RestOf(before *network.Counter, now network.Counter) (bytes uint64, doubt string) {
+	began, took := time.Unix(0, now.Epoch), time.Duration(0)
+	if before != nil && before.At.After(now.At) && !began.After(before.At) {
+		return 0, ""
+	}
 	if before == nil || began.After(before.At) {
 		bytes, took, doubt = now.Bytes, now.At.Sub(began), now.Doubt
 	} else if took = now.At.Sub(before.At); now.Epoch == before.Epoch && now.Bytes == before.Bytes {
-		return 0, took, now.Doubt // nothing passed, however long that took
+		return 0, now.Doubt // nothing passed, however long that took
 	} else {
 		bytes, doubt = now.Since(*before)
 	}
 	if took > billing.SampleLength {
 		doubt = cmp.Or(doubt, billing.Untimely(took))
 	}
-	return bytes, took, doubt
+	return bytes, doubt
 }
 
 // measure makes the samples of a slot from two readings of counters. A machine that was not read before, or that nobody holds,

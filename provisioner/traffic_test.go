@@ -20,12 +20,18 @@ type meter struct {
 	mu       sync.Mutex
 	counters []network.Counter
 	failure  error
+	sites    []string // that were asked alone
 }
 
 func (m *meter) Counters(context.Context) ([]network.Counter, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return append([]network.Counter(nil), m.counters...), m.failure
+}
+
+func (m *meter) CountersAt(ctx context.Context, site string) ([]network.Counter, error) {
+	m.sites = append(m.sites, site)
+	return m.Counters(ctx)
 }
 
 // count sets the counters of a machine as they were at a time.
@@ -336,6 +342,109 @@ func TestLastReading(t *testing.T) {
 	}
 }
 
+// patient are Books that take as long as they like to keep what was read.
+type patient struct {
+	provisioner.Books
+	t *testing.T
+}
+
+func (p patient) Rest(ctx context.Context, machineID, orderID string, now []network.Counter) error {
+	if by, bound := ctx.Deadline(); bound && time.Until(by) < 10*time.Second {
+		p.t.Errorf("a last reading must be kept within %s", time.Until(by))
+	}
+	return p.Books.Rest(ctx, machineID, orderID, now)
+}
+
+// paused makes what is done to a table wait until the function it returns is called with what is to happen meanwhile.
+func (y *yard) paused(what, table string) (blocked func() int, resume func(sql string, args ...any)) {
+	y.t.Helper()
+	ctx := y.t.Context()
+	_, err := y.db.Conn.Exec(ctx, `CREATE FUNCTION pause() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(77); RETURN NULL; END $$`)
+	y.must(err)
+	_, err = y.db.Conn.Exec(ctx, `CREATE TRIGGER pause BEFORE `+what+` ON `+table+` FOR EACH STATEMENT EXECUTE FUNCTION pause()`)
+	y.must(err)
+	conn, err := y.db.Conn.Acquire(ctx)
+	y.must(err)
+	resumed := false
+	y.t.Cleanup(func() {
+		if !resumed {
+			_ = conn.Conn().Close(context.Background()) // or whoever waits does so for ever
+			conn.Release()
+		}
+	})
+	for _, sql := range []string{`SELECT pg_advisory_lock(77)`, `BEGIN`} { // what happens meanwhile began before
+		_, err = conn.Exec(ctx, sql)
+		y.must(err)
+	}
+	blocked = func() int {
+		return y.count(`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
+	}
+	return blocked, func(sql string, args ...any) {
+		y.t.Helper()
+		_, err := conn.Exec(ctx, sql, args...)
+		y.must(err)
+		for _, sql := range []string{`COMMIT`, `SELECT pg_advisory_unlock(77)`} {
+			_, err = conn.Exec(ctx, sql)
+			y.must(err)
+		}
+		resumed = true
+		conn.Release()
+	}
+}
+
+// until polls, as the database is another process.
+func (y *yard) until(what string, is func() bool) {
+	y.t.Helper()
+	for range 2000 {
+		if is() {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	y.t.Fatalf("%s never", what)
+}
+
+// TestRoundDuringLastReading: what a round and a last reading both see is billed once.
+func TestRoundDuringLastReading(t *testing.T) {
+	y, m, o, at := counted(t)
+	ctx, epoch, begin := t.Context(), at.Add(-time.Hour), at
+	m.count(o.MachineID, at, epoch, 1_000, 2_000, "")
+	y.round(at)
+	at = at.Add(5 * time.Minute)
+	m.count(o.MachineID, at, epoch, 1_500, 2_600, "")
+	blocked, resume := y.paused("INSERT", "traffic_rest")
+	counters, _ := m.Counters(ctx)
+	rest, round := make(chan error, 1), make(chan error, 1)
+	go func() { rest <- y.db.Rest(ctx, o.MachineID, o.ID, counters) }()
+	y.until("the last reading waits", func() bool { return blocked() == 1 })
+	go func() {
+		_, err := y.TakeRound(ctx, at)
+		round <- err
+	}()
+	y.until("the round waits or is over", func() bool { return len(round) == 1 || blocked() == 2 })
+	resume(`SELECT 1`)
+	y.must(<-rest)
+	y.must(<-round)
+	m.counters = nil
+	y.round(at.Add(5 * time.Minute))
+	var up, down int64
+	for _, s := range y.samples(o, begin.Add(-time.Hour), 2*time.Hour) {
+		up, down = up+s.Up, down+s.Down
+	}
+	if up != 500 || down != 600 {
+		t.Errorf("billed are %d and %d bytes of 500 and 600", up, down)
+	}
+	m.sites = nil
+	m.count(o.MachineID, at.Add(6*time.Minute), epoch, 1_600, 2_700, "")
+	y.Books = patient{y.db, t}
+	_, err := y.Release(ctx, o.ID)
+	y.must(err)
+	y.turn(o.MachineID)
+	if len(m.sites) == 0 || m.sites[0] != "lab" {
+		t.Errorf("for a last reading the edges of %q were asked", m.sites)
+	}
+}
+
 // TestRestOf: what a counter that is about to go has counted, and whether that can be billed.
 func TestRestOf(t *testing.T) {
 	at := time.Date(2027, 3, 1, 0, 0, 0, 0, time.UTC)
@@ -346,16 +455,17 @@ func TestRestOf(t *testing.T) {
 		bytes  uint64
 		sure   bool
 	}{
-		"Goes on":          {before, network.Counter{Bytes: 150, Epoch: before.Epoch, At: at.Add(time.Minute)}, 50, true},
-		"Began since":      {before, network.Counter{Bytes: 150, Epoch: at.Add(time.Minute).UnixNano(), At: at.Add(2 * time.Minute)}, 150, true},
-		"Never read":       {nil, network.Counter{Bytes: 150, Epoch: at.UnixNano(), At: at.Add(2 * time.Minute)}, 150, true},
-		"Read long ago":    {before, network.Counter{Bytes: 150, Epoch: before.Epoch, At: at.Add(20 * time.Minute)}, 50, false},
-		"Never read, old":  {nil, network.Counter{Bytes: 150, Epoch: before.Epoch, At: at}, 150, false},
-		"In doubt":         {before, network.Counter{Bytes: 150, Epoch: before.Epoch, At: at.Add(time.Minute), Doubt: "interrupted"}, 0, false},
-		"The count fell":   {before, network.Counter{Bytes: 50, Epoch: before.Epoch, At: at.Add(time.Minute)}, 0, false},
-		"Exactly one slot": {before, network.Counter{Bytes: 150, Epoch: before.Epoch, At: at.Add(5 * time.Minute)}, 50, true},
+		"Goes on":           {before, network.Counter{Bytes: 150, Epoch: before.Epoch, At: at.Add(time.Minute)}, 50, true},
+		"Began since":       {before, network.Counter{Bytes: 150, Epoch: at.Add(time.Minute).UnixNano(), At: at.Add(2 * time.Minute)}, 150, true},
+		"Never read":        {nil, network.Counter{Bytes: 150, Epoch: at.UnixNano(), At: at.Add(2 * time.Minute)}, 150, true},
+		"Read long ago":     {before, network.Counter{Bytes: 150, Epoch: before.Epoch, At: at.Add(20 * time.Minute)}, 50, false},
+		"Never read, old":   {nil, network.Counter{Bytes: 150, Epoch: before.Epoch, At: at}, 150, false},
+		"In doubt":          {before, network.Counter{Bytes: 150, Epoch: before.Epoch, At: at.Add(time.Minute), Doubt: "interrupted"}, 0, false},
+		"The count fell":    {before, network.Counter{Bytes: 50, Epoch: before.Epoch, At: at.Add(time.Minute)}, 0, false},
+		"A round was later": {before, network.Counter{Bytes: 90, Epoch: before.Epoch, At: at.Add(-time.Second)}, 0, true},
+		"Exactly one slot":  {before, network.Counter{Bytes: 150, Epoch: before.Epoch, At: at.Add(5 * time.Minute)}, 50, true},
 	} {
-		bytes, _, doubt := provisioner.RestOf(c.before, c.now)
+		bytes, doubt := provisioner.RestOf(c.before, c.now)
 		if bytes != c.bytes || (doubt == "") != c.sure {
 			t.Errorf("%s: %d, %q", name, bytes, doubt)
 		}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/bareyard/bareyard/api"
 	"github.com/bareyard/bareyard/api/client"
@@ -47,6 +48,7 @@ func (n *netboxImport) Run(ctx context.Context, t *terminal) error {
 	if err != nil {
 		return err
 	}
+	n.URL = strings.TrimRight(strings.TrimSpace(n.URL), "/")
 	if !isWebURL(n.URL) {
 		return &machine.Error{Code: machine.Invalid, Field: "url", Message: fmt.Sprintf("%q is no address of NetBox", n.URL), Hint: "write it as https://netbox.example.com"}
 	}
@@ -118,6 +120,9 @@ func (i *importer) run(ctx context.Context, stock netbox.Stock) error {
 			return err
 		}
 	}
+	for _, p := range stock.Small {
+		i.note("prefix", p.Prefix.String(), p.Site, "left out: an IPv6 prefix of /56 or longer is what one order gets; mark the range that it lies in")
+	}
 	return i.devices(ctx, stock.Devices)
 }
 
@@ -137,42 +142,80 @@ func (i *importer) prefix(ctx context.Context, p netbox.Prefix, lines []provisio
 		return nil
 	}
 	pool := api.NewPool{Line: line, CoolDown: i.CoolDown, Ranges: []netip.Prefix{p.Prefix}}
-	family := line + "-v4"
+	family, bits := line+"-v4", 32
 	if p.Prefix.Addr().Is6() {
-		family = line + "-v6"
+		family, bits = line+"-v6", 64
 	}
 	there := false
 	for _, x := range pools {
-		there = there || slices.Contains(x.Ranges, p.Prefix)
+		if slices.Contains(x.Ranges, p.Prefix) {
+			there, bits = true, x.Bits
+			break
+		}
 		if x.Name == family {
-			pool.CoolDown, pool.Bits = x.CoolDown, x.Bits
+			pool.CoolDown, pool.Bits, bits = x.CoolDown, x.Bits, x.Bits
+		}
+	}
+	for _, a := range p.Taken { // of an IPv6 prefix that is handed out, one address is enough to make it somebody's
+		if k, err := a.Addr().Prefix(bits); err == nil && !slices.Contains(pool.Reserved, k) {
+			pool.Reserved = append(pool.Reserved, k)
 		}
 	}
 	if there {
 		i.note("prefix", name, p.Site, "is here already")
-	} else if err := i.do("prefix", name, p.Site, "added to pool "+family, func() error {
+		return i.keepFree(ctx, p, pool.Reserved)
+	}
+	// With the range, and not after it: no order may get one of them in between.
+	if err := i.do("prefix", name, p.Site, "added to pool "+family, func() error {
 		_, err := i.c.PutPool(ctx, family, pool)
 		return err
 	}); err != nil {
 		return err
 	}
-	for _, a := range p.Taken {
-		known, err := i.c.Addresses(ctx, provisioner.AddressFilter{Line: line, State: provisioner.AddressReserved, Limit: 10_000})
+	for _, k := range pool.Reserved {
+		if err := i.keep(ctx, p, k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keepFree keeps back what NetBox says that somebody has, of a range that is here. What an order has is the order's: it is only said.
+func (i *importer) keepFree(ctx context.Context, p netbox.Prefix, taken []netip.Prefix) error {
+	for _, k := range taken {
+		found, err := i.c.Addresses(ctx, provisioner.AddressFilter{After: before(k), Limit: 1})
 		if err != nil {
 			return err
 		}
-		if slices.ContainsFunc(known, func(k provisioner.Address) bool { return k.Prefix == a }) {
-			continue
+		if len(found) == 0 || found[0].Prefix != k {
+			continue // it was given up
 		}
-		err = i.do("address", a.Addr().String(), p.Site, "kept back: NetBox says that somebody has it", func() error {
-			_, err := i.c.KeepAddresses(ctx, a.Addr().String(), provisioner.AddressReserved, "taken in NetBox")
-			return err
-		})
+		switch state := found[0].State; state {
+		case provisioner.AddressFree:
+			err = i.keep(ctx, p, k)
+		case provisioner.AddressHeld, provisioner.AddressLeaving, provisioner.AddressCooling:
+			i.note("address", bare(k), p.Site, "left out: NetBox says that somebody has it, and here it is %s", state)
+		}
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (i *importer) keep(ctx context.Context, p netbox.Prefix, k netip.Prefix) error {
+	return i.do("address", bare(k), p.Site, "kept back: NetBox says that somebody has it", func() error {
+		_, err := i.c.KeepAddresses(ctx, k.String(), provisioner.AddressReserved, "taken in NetBox")
+		return err
+	})
+}
+
+// before is a prefix that comes before another in the order in which addresses are listed, and after all that come before that.
+func before(p netip.Prefix) netip.Prefix {
+	if a := p.Addr().Prev(); a.IsValid() {
+		return netip.PrefixFrom(a, a.BitLen())
+	}
+	return netip.Prefix{}
 }
 
 // devices puts servers on the enrolment list.

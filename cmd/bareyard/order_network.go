@@ -256,11 +256,14 @@ func (o *orderLimit) Run(ctx context.Context, t *terminal) error {
 	})
 }
 
-type orderUnlimit struct{ oneOrder }
+type orderUnlimit struct {
+	oneOrder
+	Key string `placeholder:"TEXT" help:"Idempotency key: the same again changes nothing."`
+}
 
 // Run lifts the limit.
 func (o *orderUnlimit) Run(ctx context.Context, t *terminal) error {
-	return o.lift(ctx, t, "unlimit", "order %s has %s again")
+	return o.lift(ctx, t, o.Key, "unlimit", "order %s has %s again")
 }
 
 type orderBlackhole struct {
@@ -281,16 +284,19 @@ func (o *orderBlackhole) Run(ctx context.Context, t *terminal) error {
 	})
 }
 
-type orderUnblackhole struct{ oneOrder }
+type orderUnblackhole struct {
+	oneOrder
+	Key string `placeholder:"TEXT" help:"Idempotency key: the same again changes nothing."`
+}
 
 // Run ends the null-route.
 func (o *orderUnblackhole) Run(ctx context.Context, t *terminal) error {
-	return o.lift(ctx, t, "unblackhole", "order %s is no longer null-routed: %s")
+	return o.lift(ctx, t, o.Key, "unblackhole", "order %s is no longer null-routed: %s")
 }
 
-func (o *oneOrder) lift(ctx context.Context, t *terminal, verb, said string) error {
+func (o *oneOrder) lift(ctx context.Context, t *terminal, key, verb, said string) error {
 	return o.call(ctx, func(ctx context.Context, c *client.Client) error {
-		x, err := c.Act(ctx, o.Order, verb)
+		x, err := c.Keyed(key).Act(ctx, o.Order, verb)
 		if err != nil {
 			return err
 		}

@@ -33,7 +33,7 @@ func joinNetwork(cfg config, db *postgres.DB, engine *provisioner.Engine, server
 	}
 	engine.Books, engine.Tasks = db, db
 	if edge, ok := engine.Edge.(network.Edge); ok {
-		engine.Prober = prober{edge}
+		engine.Prober, engine.Meter = siteEdges{edge}, siteEdges{edge}
 	}
 	if cfg.NetBox.URL != "" {
 		token, err := readSecret("netbox.token_file", cfg.NetBox.TokenFile)
@@ -42,19 +42,21 @@ func joinNetwork(cfg config, db *postgres.DB, engine *provisioner.Engine, server
 		}
 		engine.Outbox, engine.Registry = db, &netbox.Client{URL: strings.TrimSuffix(cfg.NetBox.URL, "/"), Token: token, Tag: cfg.NetBox.Tag}
 	}
-	if meter, ok := engine.Edge.(provisioner.Meter); ok {
-		engine.Meter = meter
-	}
 	server.Pools, server.Addresses, server.Ledger, server.Tasks, server.Books = db, db, db, db, db
 	return nil
 }
 
-// prober looks for users of addresses through the edge of a site.
-type prober struct{ edge network.Edge }
+// siteEdges asks the edge of one site, or all.
+type siteEdges struct{ network.Edge }
 
 // Probe implements provisioner.Prober.
-func (p prober) Probe(ctx context.Context, site string, addrs []netip.Prefix) ([]network.Answer, error) {
-	return network.Probe(ctx, p.edge, site, addrs)
+func (e siteEdges) Probe(ctx context.Context, site string, addrs []netip.Prefix) ([]network.Answer, error) {
+	return network.Probe(ctx, e.Edge, site, addrs)
+}
+
+// CountersAt implements provisioner.Meter.
+func (e siteEdges) CountersAt(ctx context.Context, site string) ([]network.Counter, error) {
+	return network.CountersAt(ctx, e.Edge, site)
 }
 
 // runNetwork starts what keeps other systems as the database says.

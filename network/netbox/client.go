@@ -38,7 +38,6 @@ func (c *Client) tag() string { return cmp.Or(c.Tag, "bareyard") }
 
 // page is NetBox's envelope of a list.
 type page[T any] struct {
-	Count   int    `json:"count"`
 	Next    string `json:"next"`
 	Results []T    `json:"results"`
 }

@@ -16,10 +16,9 @@ import (
 
 // named is how NetBox nests an object.
 type named struct {
-	ID      int    `json:"id"`
-	Name    string `json:"name"`
-	Slug    string `json:"slug"`
-	Display string `json:"display"`
+	ID   int    `json:"id"`
+	Name string `json:"name"`
+	Slug string `json:"slug"`
 }
 
 // choice is how NetBox answers a field with fixed values.

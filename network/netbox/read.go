@@ -26,7 +26,6 @@ type Device struct {
 	Class  string `json:"class"` // its custom field bareyard_class, or else the slug of its type
 	BMC    string `json:"bmc"`   // its out-of-band address, or that of a port for management only
 	MAC    string `json:"mac"`   // of a port that is not: the first that has one
-	URL    string `json:"-"`
 }
 
 // Stock is what Read finds.
@@ -59,7 +58,6 @@ type deviceObject struct {
 }
 
 type interfaceObject struct {
-	Name       string  `json:"name"`
 	Management bool    `json:"mgmt_only"`
 	MAC        *string `json:"mac_address"` // up to version 4.1; later that of the primary one
 	Primary    *struct {
@@ -152,8 +150,7 @@ func (c *Client) devices(ctx context.Context, site string) (out []Device, err er
 		return nil, err
 	}
 	for _, o := range found {
-		d := Device{Name: strings.ToLower(o.Name), Serial: o.Serial, Site: slug(o.Site), Class: cmp.Or(field(o.CustomFields, "bareyard_class"), slug(o.DeviceType)),
-			URL: fmt.Sprintf("%s/dcim/devices/%d/", c.URL, o.ID)}
+		d := Device{Name: strings.ToLower(o.Name), Serial: o.Serial, Site: slug(o.Site), Class: cmp.Or(field(o.CustomFields, "bareyard_class"), slug(o.DeviceType))}
 		if o.Rack != nil {
 			d.Rack = o.Rack.Name
 		}
