@@ -135,8 +135,8 @@ type Caps struct {
 type Edge interface {
 	// Read returns the ports as they are, sorted by machine. What was tampered with reads as different from what was applied.
 	Read(ctx context.Context) ([]Port, error)
-	// Apply sets and removes ports, and repairs what all ports share. It is idempotent, and after a crash at any moment the
-	// next call converges. It refuses with Invalid or Conflict before it changes anything.
+	// Apply sets and removes ports. Without any it repairs whatever is not as it was applied, and what all ports share. It is idempotent,
+	// and after a crash at any moment the next such call converges. It refuses with Invalid or Conflict before it changes anything.
 	Apply(ctx context.Context, set []Port, remove []string) error
 	// Counters returns the counters of every port, sorted by machine and direction.
 	Counters(ctx context.Context) ([]Counter, error)
@@ -298,8 +298,13 @@ func Reconcile(ctx context.Context, edge Edge, want []Port) error {
 		return fmt.Errorf("read edge: %w", err)
 	}
 	set, remove := Diff(want, have)
-	if err := edge.Apply(ctx, set, remove); err != nil {
-		return fmt.Errorf("apply to edge: %w", err)
+	if len(set)+len(remove) > 0 {
+		if err := edge.Apply(ctx, set, remove); err != nil {
+			return fmt.Errorf("apply to edge: %w", err)
+		}
+	}
+	if err := edge.Apply(ctx, nil, nil); err != nil {
+		return fmt.Errorf("repair edge: %w", err)
 	}
 	return nil
 }

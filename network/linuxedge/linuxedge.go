@@ -155,7 +155,8 @@ func (s *session) count() ([]network.Counter, error) {
 	return out, nil
 }
 
-// Apply sets and removes ports, repairs every other port that has a record, and sweeps what has none.
+// Apply sets and removes ports. Without any, or with many, it repairs every other port that has a record as well, and sweeps what has
+// none; with a few it leaves the others alone.
 func (e *Edge) Apply(ctx context.Context, set []network.Port, remove []string) error {
 	for _, p := range set {
 		if err := validate(p); err != nil {
@@ -167,6 +168,11 @@ func (e *Edge) Apply(ctx context.Context, set []network.Port, remove []string) e
 		return err
 	}
 	defer s.close()
+	if n := len(set) + len(remove); n > 0 && n <= few {
+		if done, err := s.change(ctx, set, remove); done || err != nil {
+			return err
+		}
+	}
 	st, err := s.read()
 	if err != nil {
 		return err
@@ -178,6 +184,11 @@ func (e *Edge) Apply(ctx context.Context, set []network.Port, remove []string) e
 	if err := s.prepare(); err != nil {
 		return err
 	}
+	return s.bring(ctx, st, want)
+}
+
+// bring makes the kernel hold the wanted records, and all that they ask for.
+func (s *session) bring(ctx context.Context, st *state, want map[string]record) error {
 	if keep := st.shrunk(want); !maps.EqualFunc(keep, st.records, record.equal) {
 		if err := s.commit(st, keep); err != nil {
 			return err
@@ -185,6 +196,7 @@ func (e *Edge) Apply(ctx context.Context, set []network.Port, remove []string) e
 	}
 	for _, step := range []func() error{
 		func() error { return s.sweep(st) },
+		func() error { st.doubt(want); return nil },
 		func() error { return s.grow(ctx, st, want) },
 		func() error { return s.commit(st, want) },
 		func() error { return s.sweep(st) },

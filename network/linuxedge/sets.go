@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	mathbits "math/bits"
 	"net"
 	"net/netip"
@@ -297,9 +298,12 @@ const perMessage = 500
 // commit makes the table hold exactly these records, in one transaction: packets see the old table or the new one.
 func (s *session) commit(st *state, records map[string]record) error {
 	table := s.nft.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: tableName})
-	want := st.layout(records)
-	for name, e := range denied(s.cfg.Deny) {
-		want[name] = e
+	have, want := st.sets, map[string]elements{}
+	if st.named != nil {
+		have, want = st.concern(records)
+	} else {
+		want = st.layout(records)
+		maps.Copy(want, denied(s.cfg.Deny))
 	}
 	sets := map[string]*nftables.Set{}
 	for i, set := range definitions(table) {
@@ -311,14 +315,14 @@ func (s *session) commit(st *state, records map[string]record) error {
 	}
 	// Everything that goes first: adding an element that is there keeps the old value without a word.
 	for name, set := range sets {
-		for part := range slices.Chunk(st.sets[name].without(want[name]), perMessage) {
+		for part := range slices.Chunk(have[name].without(want[name]), perMessage) {
 			if err := s.nft.SetDeleteElements(set, part); err != nil {
 				return fmt.Errorf("delete from nftables set %s: %w", name, err)
 			}
 		}
 	}
 	for name, set := range sets {
-		for part := range slices.Chunk(want[name].without(st.sets[name]), perMessage) {
+		for part := range slices.Chunk(want[name].without(have[name]), perMessage) {
 			if err := s.nft.SetAddElements(set, part); err != nil {
 				return fmt.Errorf("add to nftables set %s: %w", name, err)
 			}
@@ -331,6 +335,14 @@ func (s *session) commit(st *state, records map[string]record) error {
 		}
 		return fmt.Errorf("commit nftables table %s: %w", tableName, err)
 	}
-	st.sets, st.records = want, records
+	st.records = records
+	if st.named == nil {
+		st.sets = want
+		return nil
+	}
+	for name := range want {
+		maps.DeleteFunc(st.sets[name], func(e element, _ bool) bool { return have[name][e] })
+		maps.Copy(st.sets[name], want[name])
+	}
 	return nil
 }

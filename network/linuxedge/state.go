@@ -111,9 +111,13 @@ type state struct {
 	trees   [2]*tree
 	neighs  map[netip.Addr]string // permanent entries of the downlink: next hop to MAC
 	routes  map[netip.Prefix]hop  // of our protocol
+	named   map[string]bool       // the only machines of which more was read than the record; nil when all was read
 }
 
 func (st *state) classed(minor uint16) bool {
+	if st.named != nil {
+		return true // those of named ones were looked at, and the others are not touched
+	}
 	return st.trees[uplink].has(minor) && st.trees[downlink].has(minor)
 }
 
@@ -316,6 +320,9 @@ func (s *session) grow(ctx context.Context, st *state, want map[string]record) e
 	for _, id := range slices.Sorted(maps.Keys(want)) {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("apply to edge: %w", err)
+		}
+		if st.named != nil && !st.named[id] {
+			continue
 		}
 		r := want[id]
 		for _, side := range []side{uplink, downlink} {

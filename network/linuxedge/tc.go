@@ -59,10 +59,7 @@ func (s *session) readTree(side side) (*tree, error) {
 		if !ok || htb.Handle>>16 == 0 || htb.Handle>>16 > shards {
 			continue // of a queue that hangs where one of ours should
 		}
-		have := class{parent: htb.Parent, rate: network.Fixed(int(htb.Rate * 8 / 1000))}
-		if htb.Ceil != htb.Rate {
-			have.rate.Burst = int(htb.Ceil * 8 / 1000)
-		}
+		have := class{parent: htb.Parent, rate: bandwidth(htb.Rate, htb.Ceil)}
 		if htb.Statistics != nil {
 			have.bytes = htb.Statistics.Basic.Bytes
 		}
@@ -70,6 +67,15 @@ func (s *session) readTree(side side) (*tree, error) {
 	}
 	t.check()
 	return t, nil
+}
+
+// bandwidth is what a class has whose rate and ceiling are so many bytes per second.
+func bandwidth(rate, ceil uint64) network.Bandwidth {
+	b := network.Fixed(int(rate * 8 / 1000))
+	if ceil != rate {
+		b.Burst = int(ceil * 8 / 1000)
+	}
+	return b
 }
 
 // check finds a tree in which a trunk or a shard hangs elsewhere than it should: classes cannot be moved.
