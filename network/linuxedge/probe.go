@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/mdlayher/packet"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
@@ -94,6 +95,7 @@ type segment struct {
 	mac      net.HardwareAddr
 	own      netip.Addr // the device's own link-local address, if it has one
 	arp, ndp *packet.Conn
+	ports    *packet.Conn // of a bridge; nil for another device
 }
 
 func (s *segment) send(c *packet.Conn, frame []byte) {
@@ -113,13 +115,21 @@ func linkLocal(ifi *net.Interface) (own netip.Addr) {
 
 // open makes the sockets; they stay in the namespace.
 func (p *probe) open(cfg Config) (err error) {
-	adverts, err := bpf.Assemble([]bpf.Instruction{ // nothing but neighbour advertisements: an uplink carries much else
+	adverts := []bpf.Instruction{ // nothing but neighbour advertisements: an uplink carries much else
 		bpf.LoadAbsolute{Off: etherLen + 6, Size: 1}, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.IPPROTO_ICMPV6, SkipTrue: 3},
 		bpf.LoadAbsolute{Off: etherLen + ipv6Len, Size: 1}, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: neighborAdvert, SkipTrue: 1},
 		bpf.RetConstant{Val: 1500}, bpf.RetConstant{},
-	})
-	if err != nil {
-		return err
+	}
+	neighbours := func(index, protocol int, filter ...bpf.Instruction) (*packet.Conn, error) {
+		f, err := bpf.Assemble(append(filter, adverts...))
+		if err != nil {
+			return nil, err
+		}
+		return packet.Listen(&net.Interface{Index: index}, packet.Raw, protocol, &packet.Config{Filter: f})
+	}
+	others := []bpf.Instruction{ // IPv6 on other devices than the uplink
+		bpf.LoadAbsolute{Off: 12, Size: 2}, bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.ETH_P_IPV6, SkipTrue: 1}, bpf.RetConstant{},
+		bpf.LoadExtension{Num: bpf.ExtInterfaceIndex},
 	}
 	for _, name := range []string{cfg.Uplink, cfg.Downlink} {
 		ifi, err := net.InterfaceByName(name)
@@ -134,8 +144,19 @@ func (p *probe) open(cfg Config) (err error) {
 		if s.arp, err = packet.Listen(ifi, packet.Raw, unix.ETH_P_ARP, nil); err != nil {
 			return fmt.Errorf("listen for ARP on %s: %w", name, err)
 		}
-		if s.ndp, err = packet.Listen(ifi, packet.Raw, unix.ETH_P_IPV6, &packet.Config{Filter: adverts}); err != nil {
+		if s.ndp, err = neighbours(ifi.Index, unix.ETH_P_IPV6); err != nil {
 			return fmt.Errorf("listen for neighbours on %s: %w", name, err)
+		}
+		if name == cfg.Uplink {
+			others = append(others, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(ifi.Index), SkipTrue: 1}, bpf.RetConstant{})
+			continue
+		}
+		// With bridge-nf-call-ip6tables, as Docker sets it, the guard drops a stranger's answer before it leaves the port that it comes
+		// in by, and the bridge never has it. So it is heard where it comes in, which is before a bridge only for who listens to all protocols.
+		if link, err := netlink.LinkByName(name); err == nil && link.Type() == "bridge" {
+			if s.ports, err = neighbours(0, unix.ETH_P_ALL, others...); err != nil {
+				return fmt.Errorf("listen for neighbours on the ports of %s: %w", name, err)
+			}
 		}
 	}
 	if p.echo4, err = net.ListenPacket("ip4:icmp", "0.0.0.0"); err != nil {
@@ -149,7 +170,7 @@ func (p *probe) open(cfg Config) (err error) {
 
 func (p *probe) close() {
 	for _, s := range p.segs {
-		for _, c := range []*packet.Conn{s.arp, s.ndp} {
+		for _, c := range []*packet.Conn{s.arp, s.ndp, s.ports} {
 			if c != nil {
 				_ = c.Close()
 			}
@@ -182,6 +203,9 @@ func (p *probe) listen(until time.Time) {
 	for _, s := range p.segs {
 		hear(s.arp, func(f []byte, _ net.Addr) (network.Answer, bool) { return s.answerARP(f) })
 		hear(s.ndp, func(f []byte, _ net.Addr) (network.Answer, bool) { return s.answerNDP(f) })
+		if s.ports != nil {
+			hear(s.ports, func(f []byte, _ net.Addr) (network.Answer, bool) { return s.answerNDP(f) })
+		}
 	}
 	for c, reply := range map[net.PacketConn]byte{p.echo4: echoReply, p.echo6: echoReply6} {
 		if c == nil {

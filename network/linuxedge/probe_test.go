@@ -18,11 +18,11 @@ import (
 func TestI07ProbeFindsUsers(t *testing.T) {
 	w := newWorld(t, 2)
 	w.reconcile(w.ports()...)
-	w.ip(w.tenants[1].ns, "addr add 203.0.113.77/32 dev eth0")
+	w.ip(w.tenants[1].ns, "addr add 203.0.113.77/32 dev eth0", "addr add 2001:db8:79::1/128 dev eth0 nodad")
 	w.ip(w.inet, "addr add 192.0.2.55/32 dev eth0", "addr add 198.51.100.5/32 dev lo", "addr add 2001:db8:77::1/128 dev eth0 nodad")
 	w.sysctl(w.inet, "net.ipv4.conf.all.arp_ignore=1") // or it would answer by ARP for what it has on lo
 	var asked []netip.Prefix
-	for _, p := range []string{"203.0.113.77/32", "203.0.113.78/32", "192.0.2.55/32", "192.0.2.56/32", "198.51.100.5/32", "192.0.2.2/32", "2001:db8:77::/64", "2001:db8:78::/64"} {
+	for _, p := range []string{"203.0.113.77/32", "203.0.113.78/32", "192.0.2.55/32", "192.0.2.56/32", "198.51.100.5/32", "192.0.2.2/32", "2001:db8:77::/64", "2001:db8:78::/64", "2001:db8:79::/64"} {
 		asked = append(asked, netip.MustParsePrefix(p))
 	}
 	began := time.Now()
@@ -32,7 +32,7 @@ func TestI07ProbeFindsUsers(t *testing.T) {
 		t.Fatal(err)
 	}
 	inetMAC := w.exec(w.inet, "cat /sys/class/net/eth0/address")
-	want := map[string]string{"203.0.113.77": w.tenants[1].port.MAC, "192.0.2.55": inetMAC[:17], "198.51.100.5": "", "192.0.2.2": "", "2001:db8:77::1": inetMAC[:17]}
+	want := map[string]string{"203.0.113.77": w.tenants[1].port.MAC, "192.0.2.55": inetMAC[:17], "198.51.100.5": "", "192.0.2.2": "", "2001:db8:77::1": inetMAC[:17], "2001:db8:79::1": w.tenants[1].port.MAC}
 	for _, a := range got {
 		by, known := want[a.Addr.String()]
 		if !known || a.By != by {
