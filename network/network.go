@@ -151,12 +151,12 @@ func checkPublic(field string, p netip.Prefix) error {
 
 // neverPublic returns the prefixes that no customer can have: this network, loopback, link-local, multicast, reserved
 // (RFC 6890).
-func neverPublic() []netip.Prefix {
-	var out []netip.Prefix
-	for _, s := range []string{"0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3", "::/8", "fe80::/10", "ff00::/8"} {
-		out = append(out, netip.MustParsePrefix(s))
+func neverPublic() [7]netip.Prefix {
+	v4 := func(a, b byte, bits int) netip.Prefix { return netip.PrefixFrom(netip.AddrFrom4([4]byte{a, b}), bits) }
+	v6 := func(a, b byte, bits int) netip.Prefix {
+		return netip.PrefixFrom(netip.AddrFrom16([16]byte{a, b}), bits)
 	}
-	return out
+	return [...]netip.Prefix{v4(0, 0, 8), v4(127, 0, 8), v4(169, 254, 16), v4(224, 0, 3), v6(0, 0, 8), v6(0xfe, 0x80, 10), v6(0xff, 0, 8)}
 }
 
 var nameRE = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
