@@ -8,6 +8,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 
@@ -72,7 +73,13 @@ func (s *Server) importImage(w http.ResponseWriter, r *http.Request) {
 	s.answer(w, image, err)
 }
 
+var imageName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`) // as NamePath has it
+
 func (s *Server) takeImage(r *http.Request) (machine.Image, error) {
+	if !imageName.MatchString(r.PathValue("name")) {
+		return machine.Image{}, &machine.Error{Code: machine.Invalid, Field: "name", Message: fmt.Sprintf("image name %.70q is not valid", r.PathValue("name")),
+			Hint: "use 1 to 63 lower-case letters, digits and . _ -, e.g. debian-12"}
+	}
 	q := r.URL.Query()
 	facts, err := imageFacts(q)
 	if err != nil {

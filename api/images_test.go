@@ -47,6 +47,10 @@ func TestWhoSeesImages(t *testing.T) {
 	if status, text := o.call("POST", "/v1/orders", o.other, strings.ReplaceAll(order, "IMAGE", "theirs")); status != http.StatusNotFound || text != strings.ReplaceAll(absent, "never", "theirs") {
 		t.Errorf("an order with another project's image: %d %s", status, text)
 	}
+	o.must(o.db.PutImage(t.Context(), machine.Image{Name: "theirs", Digest: strings.Repeat("cd", 32), Size: 1 << 20, BIOS: true, ImageFacts: machine.ImageFacts{Visibility: machine.ForProjects, Projects: []string{"third"}}}))
+	if status, text := o.call("POST", "/v1/orders/"+o.order.ID+"/reinstall", o.acme, `{"image":"theirs","consent":"web"}`); status != http.StatusNotFound || !strings.Contains(text, `no image`) {
+		t.Errorf("a reinstallation with another project's image: %d %s", status, text)
+	}
 }
 
 // TestImportFactsAreChecked: what is wrong with an import is said before the server fetches anything.
@@ -58,6 +62,9 @@ func TestImportFactsAreChecked(t *testing.T) {
 		if status, text := o.call("PUT", "/v1/images/x?"+query, o.boss, `{"url":"ftp://example.org/x"}`); status != http.StatusUnprocessableEntity || !strings.Contains(text, word) {
 			t.Errorf("%s: %d %s", query, status, text)
 		}
+	}
+	if status, text := o.call("PUT", "/v1/images/Debian%2012", o.boss, `{"url":"https://example.org/x"}`); status != http.StatusUnprocessableEntity || !strings.Contains(text, "image name") {
+		t.Errorf("an odd name: %d %s", status, text)
 	}
 	if status, text := o.call("PUT", "/v1/images/x", o.boss, `{}`); status != http.StatusUnprocessableEntity || !strings.Contains(text, "names no address") {
 		t.Errorf("no address: %d %s", status, text)
