@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bareyard/bareyard/api"
 	"github.com/bareyard/bareyard/images/ramdisk"
 	"github.com/bareyard/bareyard/ipmi/bmctest"
 	"github.com/bareyard/bareyard/machine"
@@ -20,12 +22,14 @@ type bmcFault struct {
 	on      []BMCKind // empty: both protocols
 	set     func(*bmctest.Fault)
 	machine MachineConfig
-	locked  bool // the record has another password than the BMC
-	left    bool // somebody left a disc in the drive
+	locked  bool           // the record has another password than the BMC
+	left    bool           // somebody left a disc in the drive
+	wants   map[string]any // the firmware's settings by the machine's class
 
 	// told is what an operator reads in the machine's events, and where; "" where nothing is worth telling.
 	kind, told string
 	mends      bool          // the fault is repaired when it was told: a job has to be able to go on
+	keeps      machine.State // of the machine after its release; "" is back in stock
 	ends       machine.State // of the machine; "" is that the order becomes active, and the machine goes back to stock at release
 }
 
@@ -64,6 +68,8 @@ var bmcFaults = []bmcFault{
 		}},
 	{name: "odd JSON types and a BOM", on: []BMCKind{Redfish}, set: func(f *bmctest.Fault) { f.OddTypes = true }},
 	{name: "a login page instead of a resource", on: []BMCKind{Redfish}, kind: "job.try", told: "BMC of", mends: true, set: func(f *bmctest.Fault) { f.LoginPage = true }},
+	{name: "a BIOS task is Completed, and failed", on: []BMCKind{Redfish}, wants: map[string]any{"SriovEnable": "Disabled"}, kind: "bmc.bios", told: "the job is Completed Critical", keeps: machine.Quarantined,
+		set: func(f *bmctest.Fault) { f.BIOSJobFails = true }},
 	{name: "like OpenBMC", on: []BMCKind{Redfish}, machine: MachineConfig{Vendor: bmctest.OpenBMC}},
 	{name: "like Dell", on: []BMCKind{Redfish}, machine: MachineConfig{Vendor: bmctest.IDRAC}},
 	{name: "like HPE", on: []BMCKind{Redfish}, machine: MachineConfig{Vendor: bmctest.ILO, Firmware: machine.UEFI}},
@@ -93,6 +99,9 @@ func (f bmcFault) row() string {
 		by = append(by, map[BMCKind]string{IPMI: "IPMI", Redfish: "Redfish"}[p])
 	}
 	becomes := "active, then back in stock"
+	if f.keeps != "" {
+		becomes = "active, then wiped and " + string(f.keeps)
+	}
 	switch {
 	case f.ends != "":
 		becomes = "the order fails or takes another machine; this one is in " + string(f.ends)
@@ -140,6 +149,10 @@ func TestBMCFaults(t *testing.T) {
 		}
 		if c.left {
 			y.Simulated(c.name).leave("http://192.0.2.1/somebody-elses.iso")
+		}
+		if c.wants != nil {
+			_, err := y.client.PutClassBIOS(t.Context(), c.name, api.NewBIOSProfile{Attributes: c.wants})
+			y.must(err)
 		}
 		c.order = y.placeClass(c.name)
 	}
@@ -234,7 +247,7 @@ func (c bmcCase) check(y *yard) {
 			t.Errorf("order %s is %s, machine held by %q, %d charges", o.ID, o.State, m.OrderID, y.charges(o))
 		}
 	} else {
-		o = y.settled(o.ID, machine.OrderEnded, machine.Available)
+		o = y.settled(o.ID, machine.OrderEnded, cmp.Or(c.keeps, machine.Available))
 		s := y.Simulated(c.name)
 		if s.Writes() != 1 || s.Dirty() {
 			t.Errorf("%d images written, dirty %v", s.Writes(), s.Dirty())
@@ -243,7 +256,7 @@ func (c bmcCase) check(y *yard) {
 			t.Errorf("%s is still in the drive", s.disc())
 		}
 	}
-	if text := c.heard(y); c.told != "" && (text == "" || c.kind != "job.reboot" && !strings.Contains(text, c.name)) {
+	if text := c.heard(y); c.told != "" && (text == "" || c.kind != "job.reboot" && c.kind != "bmc.bios" && !strings.Contains(text, c.name)) {
 		t.Errorf("no %s of %s says %q: %q", c.kind, c.name, c.told, text)
 		y.history(o.ID)
 	}
