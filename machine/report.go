@@ -121,11 +121,24 @@ type Inventory struct {
 type Erasure struct {
 	Serial  string `json:"serial"`
 	Size    int64  `json:"size"`
-	Method  string `json:"method"`  // e.g. "blkdiscard+zeroout", "overwrite"
+	Model   string `json:"model,omitempty"`
+	Method  string `json:"method"`  // what was done, in order: e.g. "nvme-sanitize-block+blkdiscard+zeroout", "overwrite"
 	Sampled int64  `json:"sampled"` // bytes read back
 	Clean   bool   `json:"clean"`
-	Detail  string `json:"detail,omitempty"`
+	Detail  string `json:"detail,omitempty"` // why it is not
+
+	Level ErasureLevel `json:"level,omitempty"`
+	Lacks []string     `json:"lacks,omitempty"` // why no stronger method was used
 }
+
+// ErasureLevel is how thorough an erasure is, in the words of NIST SP 800-88.
+type ErasureLevel string
+
+// Levels.
+const (
+	Purge ErasureLevel = "purge" // the disk has erased itself as well, with the cells that no write reaches
+	Clear ErasureLevel = "clear" // every address was overwritten: what a laboratory could read from spare cells is left
+)
 
 // InBandState is whether a machine's own system can change its BMC.
 type InBandState string

@@ -21,7 +21,8 @@ type Set struct {
 	Dev string       // where the device nodes are, usually /dev
 	Log *slog.Logger // never nil
 
-	sums *sums // of what Write wrote; nil in a Set that was not made by New
+	sums     *sums    // of what Write wrote; nil in a Set that was not made by New
+	protocol protocol // nil: the kernel
 }
 
 // New returns the disks of this machine.
@@ -38,8 +39,9 @@ const align = 4096
 // device is an open disk. Reads and writes bypass the page cache, so that an error shows up where it happens.
 type device struct {
 	Disk
-	f     *os.File
-	block int // logical block size, bytes
+	f        *os.File
+	block    int // logical block size, bytes
+	protocol protocol
 }
 
 // open finds a disk by its serial number, opens it exclusively and makes sure, on the open file, that it is still the one
@@ -57,7 +59,10 @@ func (s Set) open(want machine.Disk, write bool) (*device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open disk %s: %w", want.Serial, err)
 	}
-	d := &device{Disk: found, f: f}
+	d := &device{Disk: found, f: f, protocol: s.protocol}
+	if d.protocol == nil {
+		d.protocol = kernel{}
+	}
 	if err := s.check(d); err != nil {
 		f.Close() // the check's error matters
 		return nil, err

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"unsafe"
@@ -17,12 +19,12 @@ import (
 // maxParallel is how many disks are worked on at once.
 const maxParallel = 16
 
-// Erase overwrites every byte of the disks, by the strongest means of the kernel's block layer: secure discard or discard
-// where the disk knows it, then zeroing by the disk's own command, checked by reading samples back; where that fails, zeros
-// are written block by block. NVMe sanitize and ATA secure erase, which also reach the spare cells of a disk, are not used
-// yet. It returns what was done to each disk, in order.
+// Erase has each disk erase itself, by the strongest means that it has (purge), and then overwrites every byte of it: discard where
+// the disk knows it, zeroing by the disk's own command, checked by reading samples back; where that fails, zeros are written block by
+// block. A disk that erased itself is overwritten all the same: firmware lies, and what it leaves need not read as zeros. It
+// returns what was done to each disk, in order. Progress counts each byte twice, once for the disk's own part.
 func (s Set) Erase(ctx context.Context, disks []machine.Disk, progress func(done, total int64)) ([]machine.Erasure, error) {
-	return s.each(ctx, "erase", disks, progress, size, s.erase)
+	return s.each(ctx, "erase", disks, progress, func(d machine.Disk) int64 { return 2 * d.Size }, s.erase)
 }
 
 // Prove reads samples of the disks back: all of a disk of up to 256 MiB, otherwise the first and last MiB and 64 MiB spread
@@ -30,8 +32,6 @@ func (s Set) Erase(ctx context.Context, disks []machine.Disk, progress func(done
 func (s Set) Prove(ctx context.Context, disks []machine.Disk, progress func(done, total int64)) ([]machine.Erasure, error) {
 	return s.each(ctx, "prove", disks, progress, func(d machine.Disk) int64 { return total(samples(d.Size)) }, s.prove)
 }
-
-func size(d machine.Disk) int64 { return d.Size }
 
 // each does something to all disks at once and adds up their progress.
 func (s Set) each(ctx context.Context, verb string, disks []machine.Disk, progress func(done, total int64),
@@ -68,11 +68,12 @@ func (s Set) each(ctx context.Context, verb string, disks []machine.Disk, progre
 }
 
 func (s Set) erase(ctx context.Context, want machine.Disk, wrote func(int64)) (machine.Erasure, error) {
-	e := machine.Erasure{Serial: want.Serial, Size: want.Size}
+	e := machine.Erasure{Serial: want.Serial, Size: want.Size, Level: machine.Clear}
 	found, err := s.find(want)
 	if err != nil {
 		return e, err
 	}
+	e.Model = clean(text(filepath.Join(s.Sys, "block", found.Name), "device/model"))
 	if err := s.release(found); err != nil {
 		return e, err
 	}
@@ -83,6 +84,14 @@ func (s Set) erase(ctx context.Context, want machine.Disk, wrote func(int64)) (m
 	defer d.Close()
 
 	var methods []string
+	own, lacks, err := d.purge(ctx, wrote)
+	if e.Lacks = lacks; err != nil {
+		return e, err
+	}
+	if own != "" {
+		methods, e.Level = append(methods, own), machine.Purge
+		s.Log.Info("the disk has erased itself", "serial", want.Serial, "method", own)
+	}
 	span := [2]uint64{0, uint64(d.Size)}
 	for _, m := range []struct {
 		name    string
@@ -108,7 +117,7 @@ func (s Set) erase(ctx context.Context, want machine.Disk, wrote func(int64)) (m
 	if !clean {
 		s.Log.Warn("zeroing did not zero: writing zeros", "serial", d.Serial, "error", zeroErr)
 		wrote(-counted)
-		methods = []string{"overwrite"}
+		methods = append(slices.DeleteFunc(methods, func(m string) bool { return m != own }), "overwrite")
 		if err := d.overwrite(ctx, 0, d.Size, wrote); err != nil {
 			return e, err
 		}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -53,18 +54,19 @@ func TestQEMUWipeTakesDownRealArrays(t *testing.T) {
 	}
 	initrd := filepath.Join(dir, "initrd")
 	err := ramdisk.Build(t.Context(), ramdisk.Options{KernelDir: kernel, AgentBinary: init, Out: initrd,
-		Modules: []string{"virtio_pci", "virtio_blk", "md_mod", "raid1", "dm_mod"}})
+		Modules: []string{"virtio_pci", "virtio_blk", "md_mod", "raid1", "dm_mod", "nvme", "ahci", "sd_mod"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	args := []string{"-machine", "q35,graphics=off", "-accel", "tcg,thread=multi,tb-size=128", "-cpu", "max", "-m", "384", "-nodefaults", "-display", "none", "-no-reboot",
 		"-kernel", filepath.Join(kernel, "vmlinuz"), "-initrd", initrd, "-append", "console=ttyS0 quiet mitigations=off panic=1", "-serial", "stdio"}
-	for _, serial := range []string{"A", "B"} {
+	for _, d := range [][2]string{{"A", "virtio-blk-pci"}, {"B", "virtio-blk-pci"}, {"NVME", "nvme"}, {"SATA", "ide-hd,bus=ide.0"}} {
+		serial := d[0]
 		file := filepath.Join(dir, serial)
 		if err := os.WriteFile(file, bytes.Repeat([]byte("old data"), 32*mib/8), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		args = append(args, "-drive", "if=none,format=raw,id="+serial+",file="+file, "-device", "virtio-blk-pci,drive="+serial+",serial="+serial)
+		args = append(args, "-drive", "if=none,format=raw,id="+serial+",file="+file, "-device", d[1]+",drive="+serial+",serial="+serial)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
@@ -82,16 +84,24 @@ func guest() error {
 			return fmt.Errorf("mount %s: %w", m[1], err)
 		}
 	}
-	for _, module := range []string{"virtio_pci", "virtio_blk", "raid1", "dm_mod"} {
+	for _, module := range []string{"virtio_pci", "virtio_blk", "raid1", "dm_mod", "nvme", "ahci", "sd_mod"} {
 		if err := kmodule.Probe(module, ""); err != nil {
 			return fmt.Errorf("load %s: %w", module, err)
 		}
 	}
 	set := Set{Sys: "/sys", Dev: "/dev", Log: slog.New(slog.NewTextHandler(os.Stdout, nil))}
 	disks, err := set.List()
-	if err != nil || len(disks) != 2 {
+	for wait := 0; err == nil && len(disks) < 4 && wait < 300; wait++ { // their drivers probe beside us
+		<-time.After(100 * time.Millisecond)
+		disks, err = set.List()
+	}
+	if err != nil || len(disks) != 4 {
 		return fmt.Errorf("disks %v, %w", disks, err)
 	}
+	if err := eraseThemselves(set, disks); err != nil {
+		return err
+	}
+	disks = slices.DeleteFunc(disks, func(d Disk) bool { return len(d.Serial) > 1 })
 	if err := assemble(disks); err != nil {
 		return err
 	}
@@ -123,6 +133,35 @@ func guest() error {
 	for _, d := range disks {
 		if exists("/sys/block/"+d.Name+"/holders", "md9") {
 			return fmt.Errorf("%s is still held", d.Name)
+		}
+	}
+	return nil
+}
+
+// eraseThemselves erases a drive that formats itself, and a disk that knows no way to.
+func eraseThemselves(set Set, disks []Disk) error {
+	for serial, want := range map[string]struct {
+		level        machine.ErasureLevel
+		method, lack string
+	}{
+		"NVME": {machine.Purge, "nvme-format-erase+", "NVMe sanitize: the drive does not know it"},
+		"SATA": {machine.Clear, "", "ATA sanitize: the disk does not know it; ATA secure erase: the disk does not know it"},
+	} {
+		i := slices.IndexFunc(disks, func(d Disk) bool { return d.Serial == serial })
+		if i < 0 {
+			return fmt.Errorf("no disk %s", serial)
+		}
+		all := []machine.Disk{{Serial: serial, Size: disks[i].Size}}
+		e, err := set.Erase(context.Background(), all, func(int64, int64) {})
+		if err != nil {
+			return err
+		}
+		fmt.Printf("erased: %+v\n", e)
+		if e[0].Level != want.level || !strings.HasPrefix(e[0].Method, want.method) || strings.Join(e[0].Lacks, "; ") != want.lack || e[0].Model == "" {
+			return fmt.Errorf("%s: %+v", serial, e)
+		}
+		if proof, err := set.Prove(context.Background(), all, func(int64, int64) {}); err != nil || !proof[0].Clean {
+			return fmt.Errorf("%s: %+v, %w", serial, proof, err)
 		}
 	}
 	return nil

@@ -150,7 +150,7 @@ func TestEraseAndProve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if last != total || total != a.Size+b.Size {
+	if last != total || total != 2*(a.Size+b.Size) {
 		t.Errorf("progress ends at %d of %d", last, total)
 	}
 	if len(erased) != 2 || !strings.Contains(erased[0].Method, "zeroout") || erased[1].Serial != "B" {

@@ -22,7 +22,7 @@ type hands struct {
 	booted    string // MAC address of the port that the machine booted from
 	drivers   *drivers
 	log       *slog.Logger
-	methods   map[string]string // by serial: how a disk was erased in this boot, for the proof; used by one step at a time
+	erased    map[string]machine.Erasure // by serial: how a disk was erased in this boot, for the proof; used by one step at a time
 }
 
 // Identity says which machine this is.
@@ -60,13 +60,14 @@ func (h *hands) Do(ctx context.Context, in machine.Instruction, progress func(do
 	case machine.StepEraseAll:
 		erased, err := h.disks.Erase(ctx, in.Disks, progress)
 		for _, e := range erased {
-			h.methods[e.Serial] = e.Method
+			h.erased[e.Serial] = e
 		}
 		return result(erased), err
 	case machine.StepProve:
 		proved, err := h.disks.Prove(ctx, in.Disks, progress)
 		for i := range proved {
-			proved[i].Method = h.methods[proved[i].Serial]
+			e := h.erased[proved[i].Serial]
+			proved[i].Model, proved[i].Method, proved[i].Level, proved[i].Lacks = e.Model, e.Method, e.Level, e.Lacks
 		}
 		return result(proved), err
 	}

@@ -131,8 +131,8 @@ func newHands(booted string, d *drivers, log *slog.Logger, found <-chan struct{}
 			}
 			return disks, nil
 		}},
-		vars:    efivar.FS("/sys/firmware/efi/efivars"),
-		methods: map[string]string{},
+		vars:   efivar.FS("/sys/firmware/efi/efivars"),
+		erased: map[string]machine.Erasure{},
 	}
 }
 
