@@ -82,6 +82,7 @@ type Server struct {
 	Books     Books
 	Reports   Reports
 	Cards     Cards
+	Erasures  Erasures
 
 	Acceptances        Acceptances
 	AcceptanceDefaults AcceptanceDefaults
@@ -121,6 +122,7 @@ func (s *Server) Handler() http.Handler {
 	s.acceptanceRoutes(api)
 	s.edgeRoutes(api)
 	s.reportRoutes(api, mux)
+	s.erasureRoutes(api, mux)
 	s.validationRoutes(api)
 	s.profileRoutes(api)
 	s.imageRoutes(api, mux)

@@ -43,7 +43,7 @@ func newOffice(t *testing.T) *office {
 	ctx := t.Context()
 	engine := &provisioner.Engine{Store: o.db, Shelf: o.db, Tickets: o.db, Vault: o.db, BMCs: o.db, Inbox: o.db, Boots: o.db, Pins: o.db}
 	o.engine = engine
-	s := &api.Server{Reports: o.db, Cards: o.db, Accounts: o.db, Machines: o.db, Orders: o.db, Log: o.db, Catalogue: o.db, Shelf: o.db, Inbox: o.db, Boots: o.db, Desk: api.Desk{BMCs: o.db, Records: o.db}, Store: &images.Store{Dir: t.TempDir()},
+	s := &api.Server{Reports: o.db, Cards: o.db, Erasures: o.db, Accounts: o.db, Machines: o.db, Orders: o.db, Log: o.db, Catalogue: o.db, Shelf: o.db, Inbox: o.db, Boots: o.db, Desk: api.Desk{BMCs: o.db, Records: o.db}, Store: &images.Store{Dir: t.TempDir()},
 		Engine: engine, Logger: slog.New(slog.DiscardHandler), Version: "test"}
 	s.Pools, s.Addresses, s.Ledger, s.Tasks, s.Books, engine.Directory = o.db, o.db, o.db, o.db, o.db, o.db
 	o.api, o.server = s, httptest.NewServer(s.Handler())

@@ -126,24 +126,29 @@ func (s *Server) writeReport(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var b bytes.Buffer
-	kind := "application/json"
 	switch form {
 	case formHTML:
-		kind, err = "text/html; charset=utf-8", reportdoc.HTML(&b, k.Report)
+		err = reportdoc.HTML(&b, k.Report)
 	case formJUnit:
-		kind, err = "application/xml", reportdoc.JUnit(&b, k.Report)
+		err = reportdoc.JUnit(&b, k.Report)
 	default:
 		b.Write(k.Body)
 	}
 	if err != nil {
 		return err
 	}
+	s.writeDocument(w, form, b.Bytes())
+	return nil
+}
+
+// writeDocument answers with a document in one of its forms. What is in it comes from machines that customers had in hand.
+func (s *Server) writeDocument(w http.ResponseWriter, form string, body []byte) {
+	kind := map[string]string{formJSON: "application/json", formHTML: "text/html; charset=utf-8", formJUnit: "application/xml"}[form]
 	w.Header().Set("Content-Type", kind)
 	w.Header().Set("Vary", "Accept")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; sandbox")
-	if _, err := w.Write(b.Bytes()); err != nil {
+	if _, err := w.Write(body); err != nil {
 		s.Logger.Debug("report not delivered", "err", err)
 	}
-	return nil
 }

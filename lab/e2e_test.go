@@ -7,8 +7,10 @@ import (
 	"encoding/pem"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/bareyard/bareyard/accelerator"
+	"github.com/bareyard/bareyard/accelerator/document"
 	"github.com/bareyard/bareyard/api"
 	"github.com/bareyard/bareyard/api/client"
 	"github.com/bareyard/bareyard/ipmi"
@@ -237,7 +240,7 @@ func TestWholeLife(t *testing.T) {
 	s := newSite(t, "e2e",
 		lab.MachineConfig{Name: "broken", Class: "cards", Cards: 8, Absent: 1},
 		lab.MachineConfig{Name: "n1", Class: "cards", BMC: lab.OpenIPMI, Cards: 8},
-		lab.MachineConfig{Name: "n2", Class: "uefi", Firmware: machine.UEFI, BMC: lab.Redfish},
+		lab.MachineConfig{Name: "n2", Class: "uefi", Firmware: machine.UEFI, BMC: lab.Redfish, Bus: lab.NVMe},
 	)
 	for _, tt := range []struct{ class, machine string }{{"cards", "n1"}, {"uefi", "n2"}} {
 		t.Run(tt.class, func(t *testing.T) {
@@ -332,10 +335,37 @@ func (s *site) life(ctx context.Context, class, name string) {
 			t.Errorf("%s holds data at %d after the release (%v)", filepath.Base(disk), off, err)
 		}
 	}
+	s.checkErasures(ctx, o, m)
 	lines, err := s.client.Lines(ctx)
 	s.must(err)
 	if lines[0].Cooling == 0 {
 		t.Error("the released address does not cool down")
+	}
+}
+
+// checkErasures looks at the certificates of what became of an order's data: of each disk one, signed. Virtio disks cannot erase themselves,
+// QEMU's NVMe drives format.
+func (s *site) checkErasures(ctx context.Context, o machine.Order, m machine.Machine) {
+	s.t.Helper()
+	list, err := s.client.OrderErasures(ctx, o.ID)
+	s.must(err)
+	known, err := s.client.ReportKeys(ctx)
+	s.must(err)
+	for _, d := range m.Hardware.Disks {
+		i := slices.IndexFunc(list, func(c machine.ErasureCertificate) bool { return c.Serial == d.Serial })
+		if i < 0 || len(list) != len(m.Hardware.Disks) {
+			s.t.Errorf("no certificate of disk %s among %+v", d.Serial, list)
+			continue
+		}
+		text, err := s.client.ErasureForm(ctx, list[i].ID, ".json")
+		s.must(err)
+		c, err := document.VerifyErasure(text, slices.Collect(maps.Values(known))...)
+		if err != nil || !c.Clean || c.Sampled <= 0 || c.Order != o.ID || c.Machine != m.ID {
+			s.t.Errorf("certificate %s: %+v, %v", list[i].ID, c, err)
+		}
+		if itself := strings.HasPrefix(c.Method, "nvme-format"); itself != (m.Firmware == machine.UEFI) || itself != (c.Level == machine.Purge) {
+			s.t.Errorf("disk %s was erased by %s (%s)", c.Serial, c.Method, c.Level)
+		}
 	}
 }
 

@@ -82,11 +82,15 @@ func Start(ctx context.Context, cfg Config) (_ *Lab, err error) {
 	if err != nil {
 		return nil, err
 	}
+	var accel []string
+	if slices.ContainsFunc(plans, func(p plan) bool { return !p.Simulated }) {
+		accel = acceleration(ctx, cfg.QEMU, l.log)
+	}
 	for _, p := range plans {
 		if err := p.prepare(); err != nil {
 			return nil, err
 		}
-		h := l.build(p, cards)
+		h := l.build(p, cards, accel)
 		l.hosts = append(l.hosts, h)
 		b, err := l.startBMC(ctx, h)
 		if err != nil {
@@ -102,15 +106,15 @@ func Start(ctx context.Context, cfg Config) (_ *Lab, err error) {
 	return l, nil
 }
 
-// build makes a machine, which is off; cards is the emulator for one with cards.
-func (l *Lab) build(p plan, cards string) host {
+// build makes a machine, which is off; cards is the emulator for one with cards, accel its options for the processor.
+func (l *Lab) build(p plan, cards string, accel []string) host {
 	switch {
 	case p.Simulated:
 		return newSimulated(p, l.Network, l.log)
 	case p.Cards > 0:
-		return &Machine{plan: p, net: l.Network, qemu: cards, starter: l.starter}
+		return &Machine{plan: p, net: l.Network, qemu: cards, accel: accel, starter: l.starter}
 	}
-	return &Machine{plan: p, net: l.Network, qemu: l.cfg.QEMU, starter: l.starter}
+	return &Machine{plan: p, net: l.Network, qemu: l.cfg.QEMU, accel: accel, starter: l.starter}
 }
 
 // cardEmulator makes the emulator whose edu device is a card, when a machine has cards.

@@ -21,6 +21,7 @@ type Machine struct {
 	plan
 	net     Network
 	qemu    string
+	accel   []string // QEMU's options for the processor
 	starter *starter
 
 	port serialPort
@@ -197,7 +198,7 @@ func (m *Machine) launch(ctx context.Context) (*vm, error) {
 	}
 	defer theirs.Close()
 	// The command outlives ctx, which is for the operation alone.
-	cmd := m.net.Command(context.WithoutCancel(ctx), Fabric, m.qemu, m.arguments(acceleration(), m.order())...)
+	cmd := m.net.Command(context.WithoutCancel(ctx), Fabric, m.qemu, m.arguments(m.accel, m.order())...)
 	wire, port, err := socketPair()
 	if err != nil {
 		ours.Close()

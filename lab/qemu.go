@@ -1,11 +1,15 @@
 package lab
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"os"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/bareyard/bareyard/lab/fakecard"
 	"github.com/bareyard/bareyard/machine"
@@ -24,18 +28,46 @@ const qmpFD = 3
 // serialFD is the descriptor on which it finds its end of the serial port.
 const serialFD = 4
 
-// acceleration returns QEMU's options for the processor. Without KVM one virtual processor is as fast as two, and the
-// translator's cache, which counts as memory of the machine, is kept small. BAREYARD_ACCEL=tcg leaves a KVM alone that is there
-// and does not work, as on hosts that are guests themselves.
-func acceleration() []string {
+// acceleration returns QEMU's options for the processor: KVM where a machine's firmware runs with it. Without KVM one virtual processor is
+// as fast as two, and the translator's cache, which counts as memory of the machine, is kept small. BAREYARD_ACCEL=tcg leaves a
+// KVM alone.
+func acceleration(ctx context.Context, qemu string, log *slog.Logger) []string {
 	if os.Getenv("BAREYARD_ACCEL") == "tcg" {
 		return tcg()
 	}
-	if f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0); err == nil {
-		f.Close()
-		return []string{"-accel", "kvm", "-cpu", "host"}
+	if _, err := os.Stat("/dev/kvm"); err != nil {
+		return tcg()
 	}
+	kvm := []string{"-accel", "kvm", "-cpu", "host"}
+	said := tryFirmware(ctx, qemu, kvm)
+	if said == "" {
+		return kvm
+	}
+	log.Warn("KVM is there and does not run a machine's firmware: machines are emulated, some ten times slower", "qemu", said)
 	return tcg()
+}
+
+// watchFirmware is how long a machine's firmware is watched. What KVM cannot run of it, it meets in the first milliseconds.
+const watchFirmware = 3 * time.Second
+
+// tryFirmware starts UEFI firmware for a moment and returns why that failed. Hosts that are guests themselves have a /dev/kvm that does not
+// do all that it says: QEMU aborts at a register that cannot be set (MSR 10Ah), or KVM stops at an instruction in the firmware's flash.
+func tryFirmware(ctx context.Context, qemu string, accel []string) string {
+	ctx, cancel := context.WithTimeout(ctx, watchFirmware)
+	defer cancel()
+	args := append(slices.Clone(accel), "-machine", "q35", "-m", "256", "-nodefaults", "-no-user-config", "-display", "none", "-net", "none")
+	if _, err := os.Stat(ovmfCode); err == nil {
+		args = append(args, "-drive", "if=pflash,unit=0,format=raw,readonly=on,file="+ovmfCode)
+	}
+	out, err := exec.CommandContext(ctx, qemu, args...).CombinedOutput()
+	said := strings.TrimSpace(string(out[:min(len(out), 300)]))
+	switch {
+	case ctx.Err() == nil:
+		return fmt.Sprintf("%v: %s", err, said)
+	case strings.Contains(said, "KVM internal error"):
+		return said
+	}
+	return "" // it ran until we ended it
 }
 
 func tcg() []string { return []string{"-accel", "tcg,thread=multi,tb-size=128", "-cpu", "max"} }

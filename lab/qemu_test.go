@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -434,4 +435,26 @@ func cardsOnBus(t *testing.T, m *Machine) []machine.Accelerator {
 	}
 	slices.SortFunc(cards, func(a, b machine.Accelerator) int { return strings.Compare(a.Slot, b.Slot) })
 	return cards
+}
+
+// TestAcceleration: a KVM that does not run firmware is left alone, and the reason told.
+func TestAcceleration(t *testing.T) {
+	dir := t.TempDir()
+	for name, c := range map[string]struct {
+		script string
+		works  bool
+	}{
+		"Runs":   {"echo 'warning: no such feature' >&2; exec sleep 60", true},
+		"Aborts": {"echo 'failed to set MSR 0x10a'; exit 134", false},
+		"Stops":  {"echo 'KVM internal error. Suberror: 1'; exec sleep 60", false},
+		"Ends":   {"exit 1", false},
+	} {
+		qemu := filepath.Join(dir, name)
+		if err := os.WriteFile(qemu, []byte("#!/bin/sh\n"+c.script+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if said := tryFirmware(t.Context(), qemu, nil); (said == "") != c.works {
+			t.Errorf("%s: %q", name, said)
+		}
+	}
 }

@@ -117,29 +117,6 @@ type Inventory struct {
 	BMC     *BMCFacts   `json:"bmc,omitempty"` // nil: there is none, or no driver reaches it
 }
 
-// Erasure is the proof that one disk was erased.
-type Erasure struct {
-	Serial  string `json:"serial"`
-	Size    int64  `json:"size"`
-	Model   string `json:"model,omitempty"`
-	Method  string `json:"method"`  // what was done, in order: e.g. "nvme-sanitize-block+blkdiscard+zeroout", "overwrite"
-	Sampled int64  `json:"sampled"` // bytes read back
-	Clean   bool   `json:"clean"`
-	Detail  string `json:"detail,omitempty"` // why it is not
-
-	Level ErasureLevel `json:"level,omitempty"`
-	Lacks []string     `json:"lacks,omitempty"` // why no stronger method was used
-}
-
-// ErasureLevel is how thorough an erasure is, in the words of NIST SP 800-88.
-type ErasureLevel string
-
-// Levels.
-const (
-	Purge ErasureLevel = "purge" // the disk has erased itself as well, with the cells that no write reaches
-	Clear ErasureLevel = "clear" // every address was overwritten: what a laboratory could read from spare cells is left
-)
-
 // InBandState is whether a machine's own system can change its BMC.
 type InBandState string
 

@@ -203,6 +203,11 @@ func (db *DB) write(ctx context.Context, tx pgx.Tx, w *provisioner.Work) error {
 			return err
 		}
 	}
+	for _, k := range w.Erased {
+		if err := keepErasure(ctx, tx, k); err != nil {
+			return err
+		}
+	}
 	for _, ev := range w.Events {
 		if _, err := tx.Exec(ctx, `INSERT INTO event (at, kind, machine_id, order_id, job_id, attempt, step, text) VALUES ($1,$2,$3,$4,$5,$6,$7,$8)`,
 			ev.At, ev.Kind, ev.MachineID, ev.OrderID, ev.JobID, ev.Attempt, ev.Step, ev.Text); err != nil {

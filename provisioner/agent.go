@@ -150,6 +150,11 @@ func (e *Engine) hear(ctx context.Context, w *Work, role Role, r machine.Report)
 			r.Result = nil
 			return e.stepDone(ctx, w, role, r)
 		}
+		if r.Step == machine.StepEraseAll || r.Step == machine.StepProve {
+			if err := e.certify(w, r); err != nil {
+				return machine.Instruction{}, err
+			}
+		}
 		if err := e.failAttempt(ctx, w, r.Fatal, clip(r.Error)); err != nil {
 			return machine.Instruction{}, err
 		}
@@ -198,6 +203,9 @@ func (e *Engine) judge(w *Work, r machine.Report) (failure error, fatal bool) {
 		if err := json.Unmarshal(r.Result, &proofs); err != nil {
 			return fmt.Errorf("read erasure result: %w", err), false
 		}
+		if err := e.certify(w, r); err != nil {
+			return err, false
+		}
 		if err := checkErasures(w.Machine.Hardware.Disks, proofs, r.Step == machine.StepProve); err != nil {
 			return err, r.Step == machine.StepProve
 		}
@@ -233,9 +241,16 @@ func checkErasures(disks []machine.Disk, proofs []machine.Erasure, proof bool) e
 func describeErasures(proofs []machine.Erasure) string {
 	var parts []string
 	for _, p := range proofs {
-		parts = append(parts, fmt.Sprintf("disk %s: %s, %d bytes read back", p.Serial, p.Method, p.Sampled))
+		text := fmt.Sprintf("disk %s: %s", p.Serial, p.Method)
+		if p.Sampled > 0 {
+			text += fmt.Sprintf(", %d bytes read back", p.Sampled)
+		}
+		if p.Level == machine.Clear && len(p.Lacks) > 0 {
+			text += fmt.Sprintf(" (%s)", strings.Join(p.Lacks, "; "))
+		}
+		parts = append(parts, text)
 	}
-	return strings.Join(parts, "; ")
+	return clip(strings.Join(parts, "; "))
 }
 
 func roleOf(a machine.Actor) Role {

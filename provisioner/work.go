@@ -32,6 +32,7 @@ type Work struct {
 	Charges []Charge
 	Kept    []Kept // validation reports to keep
 	Reopen  bool   // the run that Trial is of is under way again
+	Erased  []KeptErasure
 }
 
 // Stock picks machines and addresses inside the transaction, so that no two orders get the same one.

@@ -81,12 +81,12 @@ func (kernel) ATA(f *os.File, c ataCommand, data []byte) (ataResult, error) {
 	var cdb [16]byte
 	var sense [32]byte
 	h := sgHeader{id: 'S', direction: -1, cmdLen: uint8(len(cdb)), maxSB: uint8(len(sense)), timeout: uint32(c.timeout / time.Millisecond)}
-	protocol, flags := byte(noData), byte(0x20) // CK_COND: the registers come back
+	protocol, flags := byte(noData), byte(0x20) // CK_COND: the registers come back, as sense data
 	if len(data) > 0 {
 		h.length, h.data = uint32(len(data)), uintptr(unsafe.Pointer(unsafe.SliceData(data)))
-		protocol, h.direction, flags = pioIn, -3, flags|0x0e // in blocks, as many as count says, from the disk
+		protocol, h.direction, flags = pioIn, -3, 0x0e // in blocks, as many as count says, from the disk
 		if c.write {
-			protocol, h.direction, flags = pioOut, -2, flags&^0x08
+			protocol, h.direction, flags = pioOut, -2, 0x06
 		}
 	}
 	cdb[0], cdb[1], cdb[2] = 0x85, protocol<<1, flags
@@ -107,10 +107,13 @@ func (kernel) ATA(f *os.File, c ataCommand, data []byte) (ataResult, error) {
 	if err != nil {
 		return ataResult{}, err
 	}
+	if len(data) > 0 && h.status == 0 && h.host == 0 {
+		return ataResult{}, nil // nobody asks for the registers
+	}
 	if r, ok := registers(sense[:]); ok && h.host == 0 {
 		return r, nil
 	}
-	return ataResult{}, fmt.Errorf("ATA command %#02x: SCSI status %#x, host status %#x", c.command, h.status, h.host)
+	return ataResult{}, fmt.Errorf("ATA command %#02x: SCSI status %#x, host status %#x, sense % x", c.command, h.status, h.host, sense[:max(h.sbLen, 22)])
 }
 
 // registers reads them out of sense data: SAT-4, 12.2.2.6 and 12.2.2.7. The fixed format, which kernels choose by their age, tells of the

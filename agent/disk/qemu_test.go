@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMain is also /init of the machine that TestQEMUWipeTakesDownRealArrays boots.
+// TestMain is also /init of the machine that TestQEMURealDisks boots.
 func TestMain(m *testing.M) {
 	if os.Getpid() == 1 {
 		if err := guest(); err != nil {
@@ -36,8 +36,9 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// The kernel of the test host need not have md and device-mapper; Debian's has, so the test binary runs on it as /init.
-func TestQEMUWipeTakesDownRealArrays(t *testing.T) {
+// TestQEMURealDisks has an NVMe drive format itself, asks an ATA disk what it can, and takes down md and device-mapper. The kernel of the test host
+// need not have these; Debian's has, so the test binary runs on it as /init.
+func TestQEMURealDisks(t *testing.T) {
 	if os.Getenv("BAREYARD_QEMU") != "1" {
 		t.Skip("boots an emulated machine for a minute: set BAREYARD_QEMU=1")
 	}

@@ -10,12 +10,13 @@ import (
 	"net/url"
 
 	"github.com/bareyard/bareyard/api"
+	"github.com/bareyard/bareyard/machine"
 	"github.com/bareyard/bareyard/provisioner"
 )
 
 // MachineReports lists the reports of a machine, newest first; plan "" is all plans.
-func (c *Client) MachineReports(ctx context.Context, machine, plan string) (out []provisioner.Verdict, err error) {
-	return out, c.get(ctx, "/v1/machines/"+url.PathEscape(machine)+"/reports?plan="+url.QueryEscape(plan), &out)
+func (c *Client) MachineReports(ctx context.Context, name, plan string) (out []provisioner.Verdict, err error) {
+	return out, c.get(ctx, "/v1/machines/"+url.PathEscape(name)+"/reports?plan="+url.QueryEscape(plan), &out)
 }
 
 // OrderReports lists the reports of an order's machine, newest first.
@@ -61,4 +62,19 @@ func (c *Client) ReportKeys(ctx context.Context) (map[string]ed25519.PublicKey, 
 		out[k.ID] = raw
 	}
 	return out, nil
+}
+
+// Erasures lists certificates of erasures, newest first: of a machine, of a disk by its serial number, or, with neither, of all.
+func (c *Client) Erasures(ctx context.Context, machineName, disk string) (out []machine.ErasureCertificate, err error) {
+	return out, c.get(ctx, "/v1/erasures?machine="+url.QueryEscape(machineName)+"&disk="+url.QueryEscape(disk), &out)
+}
+
+// OrderErasures lists the certificates of what became of an order's data.
+func (c *Client) OrderErasures(ctx context.Context, order string) (out []machine.ErasureCertificate, err error) {
+	return out, c.get(ctx, "/v1/orders/"+url.PathEscape(order)+"/erasures", &out)
+}
+
+// ErasureForm returns a certificate as .json (signed) or .html.
+func (c *Client) ErasureForm(ctx context.Context, id, form string) ([]byte, error) {
+	return c.file(ctx, "/v1/erasures/"+url.PathEscape(id)+form)
 }

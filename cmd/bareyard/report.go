@@ -13,8 +13,6 @@ import (
 	"os"
 	"slices"
 
-	"github.com/google/renameio/v2"
-
 	"github.com/bareyard/bareyard/accelerator/document"
 	"github.com/bareyard/bareyard/api/client"
 	"github.com/bareyard/bareyard/machine"
@@ -94,10 +92,9 @@ func (r *reportShow) Run(ctx context.Context, t *terminal) error {
 			if err != nil {
 				return err
 			}
-			if err := renameio.WriteFile(file, text, 0o644); err != nil {
-				return fmt.Errorf("save report: %w", err)
+			if err := save(t, file, text); err != nil {
+				return err
 			}
-			fmt.Fprintf(t.err, "%s is written\n", file)
 			saved = true
 		}
 		if saved {
@@ -120,10 +117,29 @@ func (r *reportShow) Run(ctx context.Context, t *terminal) error {
 	})
 }
 
-type reportVerify struct {
+// verifying is what commands share that verify a signature.
+type verifying struct {
 	remote
+	Key string `type:"existingfile" placeholder:"FILE" help:"Public key, PEM (default: the server's keys)."`
+}
+
+// keys returns the keys of which one must have signed.
+func (v *verifying) keys(ctx context.Context) (keys []ed25519.PublicKey, err error) {
+	if v.Key != "" {
+		key, err := publicKey(v.Key)
+		return []ed25519.PublicKey{key}, err
+	}
+	err = v.call(ctx, func(ctx context.Context, c *client.Client) error {
+		known, err := c.ReportKeys(ctx)
+		keys = slices.Collect(maps.Values(known))
+		return err
+	})
+	return keys, err
+}
+
+type reportVerify struct {
+	verifying
 	File string `arg:"" type:"existingfile" help:"A report as --signed saved it, or that of an acceptance run."`
-	Key  string `type:"existingfile" placeholder:"FILE" help:"Public key, PEM (default: the server's keys)."`
 }
 
 // Run verifies a report.
@@ -132,22 +148,9 @@ func (r *reportVerify) Run(ctx context.Context, t *terminal) error {
 	if err != nil {
 		return fmt.Errorf("read report: %w", err)
 	}
-	var keys []ed25519.PublicKey
-	if r.Key != "" {
-		key, err := publicKey(r.Key)
-		if err != nil {
-			return err
-		}
-		keys = append(keys, key)
-	} else {
-		err := r.call(ctx, func(ctx context.Context, c *client.Client) error {
-			known, err := c.ReportKeys(ctx)
-			keys = slices.Collect(maps.Values(known))
-			return err
-		})
-		if err != nil {
-			return err
-		}
+	keys, err := r.keys(ctx)
+	if err != nil {
+		return err
 	}
 	if run, err := document.VerifyRun(text, keys...); err == nil {
 		return r.tell(t, run, "the signature fits: acceptance run %s of %d machines, begun %s: %d passed, %d failed, %d incomplete", run.ID, len(run.Machines), run.Created.UTC().Format("2006-01-02 15:04:05 UTC"), run.Passed, run.Failed, run.Incomplete)

@@ -24,6 +24,7 @@ type commands struct {
 
 	Task     taskCommand     `cmd:"" help:"Work that waits for a person."`
 	Report   reportCommand   `cmd:"" help:"Reports of validations: show, save, verify."`
+	Erasure  erasureCommand  `cmd:"" help:"Certificates of erased disks: show, save, verify."`
 	Card     cardCommand     `cmd:"" help:"Single cards: where they are, and where they were."`
 	Profile  profileCommand  `cmd:"" help:"What is known of each kind of card, and what yours reach."`
 	Validate validateCommand `cmd:"" help:"Validate the machine that this runs on, or with --machine another."`

@@ -188,7 +188,7 @@ func start(ctx context.Context, group *errgroup.Group, cfg config, db *postgres.
 	engine.Trace = rec.note
 	group.Go(func() error { return rec.Run(ctx) })
 	store := &images.Store{Dir: cfg.ImageDir}
-	server := &api.Server{Accounts: db, Machines: db, Orders: db, Log: db, Catalogue: db, Shelf: db, Inbox: db, Boots: db, Store: store, Engine: engine, Edges: &edgeDesk{authority, edge}, Reports: db, Cards: db,
+	server := &api.Server{Accounts: db, Machines: db, Orders: db, Log: db, Catalogue: db, Shelf: db, Inbox: db, Boots: db, Store: store, Engine: engine, Edges: &edgeDesk{authority, edge}, Reports: db, Cards: db, Erasures: db,
 		Validator: cfg.Validator, Logger: log, Version: version}
 	if err := joinNetwork(cfg, db, engine, server); err != nil {
 		return err
