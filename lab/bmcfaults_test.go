@@ -256,7 +256,7 @@ func (c bmcCase) check(y *yard) {
 			t.Errorf("%s is still in the drive", s.disc())
 		}
 	}
-	if text := c.heard(y); c.told != "" && (text == "" || c.kind != "job.reboot" && c.kind != "bmc.bios" && !strings.Contains(text, c.name)) {
+	if text := c.heard(y); c.told != "" && (text == "" || c.kind != "job.reboot" && !strings.Contains(text, c.name)) {
 		t.Errorf("no %s of %s says %q: %q", c.kind, c.name, c.told, text)
 		y.history(o.ID)
 	}

@@ -50,7 +50,7 @@ func (s *settled) tell(w *Work) {
 	if s.note == "" {
 		return
 	}
-	w.tellOperators("bmc.bios", s.note)
+	w.tellOperators("bmc.bios", w.Machine.Name+": "+s.note)
 	if s.finding {
 		w.Job.Finding = also(clip(s.note), w.Job.Finding)
 	}

@@ -86,7 +86,7 @@ func (v *drive) NVMe(_ *os.File, c *nvmeCommand, data []byte) error {
 }
 
 // eraseWith erases one disk with a protocol, in time that does not pass.
-func eraseWith(t *testing.T, p protocol) (e machine.Erasure, err error, steps []int64) {
+func eraseWith(t *testing.T, p protocol) (e machine.Erasure, steps []int64, err error) {
 	t.Helper()
 	r := newRack(t)
 	l := r.add("nvme0n1", "A", 8*mib)
@@ -107,7 +107,7 @@ func eraseWith(t *testing.T, p protocol) (e machine.Erasure, err error, steps []
 	if err == nil && !allZero(l.read(t, 0, l.Size)) {
 		t.Error("the disk is not all zero: what it says it did was believed")
 	}
-	return e, err, steps
+	return e, steps, err
 }
 
 func TestNVMeErasesItself(t *testing.T) {
@@ -131,7 +131,7 @@ func TestNVMeErasesItself(t *testing.T) {
 		"WasAtIt":          {drive{sanicap: 2, spaces: []uint32{1}, runs: 2, status: sanitizeDone, began: true}, "nvme-sanitize-block", machine.Purge, []string{"NVMe format: the drive does not know it"}, []uint32{2 | ause}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e, err, steps := eraseWith(t, &c.drive)
+			e, steps, err := eraseWith(t, &c.drive)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -151,12 +151,12 @@ func TestNVMeErasesItself(t *testing.T) {
 // A drive that took the command and failed is not saved by zeros: nobody knows what it still holds.
 func TestNVMeFailsToEraseItself(t *testing.T) {
 	v := &drive{sanicap: 2, spaces: []uint32{1}, runs: 1, status: sanitizeFailed}
-	if _, err, _ := eraseWith(t, v); err == nil || !strings.Contains(err.Error(), "sanitize failed") {
+	if _, _, err := eraseWith(t, v); err == nil || !strings.Contains(err.Error(), "sanitize failed") {
 		t.Errorf("error %v", err)
 	}
 	// One that succeeds by its next method is clean.
 	v = &drive{sanicap: 2, oacs: 2, spaces: []uint32{1}, status: sanitizeFailed}
-	if e, err, _ := eraseWith(t, v); err != nil || !strings.HasPrefix(e.Method, "nvme-format-erase") || len(e.Lacks) != 1 {
+	if e, _, err := eraseWith(t, v); err != nil || !strings.HasPrefix(e.Method, "nvme-format-erase") || len(e.Lacks) != 1 {
 		t.Errorf("%+v, %v", e, err)
 	}
 }
@@ -263,7 +263,7 @@ func TestATAErasesItself(t *testing.T) {
 		"Exhausted": {sata{security: secSupported | secExpired}, "", "", machine.Clear, "too many wrong passwords"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e, err, _ := eraseWith(t, &c.disk)
+			e, _, err := eraseWith(t, &c.disk)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -280,11 +280,11 @@ func TestATAErasesItself(t *testing.T) {
 // A tenant may have locked a disk: nobody can say that it is clean, nor write to it.
 func TestATALockedBySomebodyElse(t *testing.T) {
 	a := &sata{security: secSupported | secLocked, password: "theirs"}
-	if _, err, _ := eraseWith(t, a); err == nil || !strings.Contains(err.Error(), "locked by a password that is not ours") || a.did != nil {
+	if _, _, err := eraseWith(t, a); err == nil || !strings.Contains(err.Error(), "locked by a password that is not ours") || a.did != nil {
 		t.Errorf("error %v, did %q", err, a.did)
 	}
 	a = &sata{sanitize: 1<<12 | 1<<15, fails: true}
-	if _, err, _ := eraseWith(t, a); !errors.Is(err, errEraseFailed) {
+	if _, _, err := eraseWith(t, a); !errors.Is(err, errEraseFailed) {
 		t.Errorf("a sanitize that failed: %v", err)
 	}
 }

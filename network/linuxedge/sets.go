@@ -298,11 +298,11 @@ const perMessage = 500
 // commit makes the table hold exactly these records, in one transaction: packets see the old table or the new one.
 func (s *session) commit(st *state, records map[string]record) error {
 	table := s.nft.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: tableName})
-	have, want := st.sets, map[string]elements{}
+	var have, want map[string]elements
 	if st.named != nil {
 		have, want = st.concern(records)
 	} else {
-		want = st.layout(records)
+		have, want = st.sets, st.layout(records)
 		maps.Copy(want, denied(s.cfg.Deny))
 	}
 	sets := map[string]*nftables.Set{}
