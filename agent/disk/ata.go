@@ -78,8 +78,7 @@ const sgIO = 0x2285
 // ATA sends a command through SCSI's ATA PASS-THROUGH (16): SAT-4, 12.2.3.
 func (kernel) ATA(f *os.File, c ataCommand, data []byte) (ataResult, error) {
 	const noData, pioIn, pioOut = 3, 4, 5
-	var cdb [16]byte
-	var sense [32]byte
+	cdb, sense := aligned(16), aligned(32) // on the heap: what the header points to must not move with the stack
 	h := sgHeader{id: 'S', direction: -1, cmdLen: uint8(len(cdb)), maxSB: uint8(len(sense)), timeout: uint32(c.timeout / time.Millisecond)}
 	protocol, flags := byte(noData), byte(0x20) // CK_COND: the registers come back, as sense data
 	if len(data) > 0 {
@@ -99,18 +98,18 @@ func (kernel) ATA(f *os.File, c ataCommand, data []byte) (ataResult, error) {
 		cdb[at] = byte(c.lba >> (8 * i))
 	}
 	cdb[13], cdb[14] = 0x40, c.command
-	h.cmd, h.sb = uintptr(unsafe.Pointer(&cdb)), uintptr(unsafe.Pointer(&sense))
+	h.cmd, h.sb = uintptr(unsafe.Pointer(unsafe.SliceData(cdb))), uintptr(unsafe.Pointer(unsafe.SliceData(sense)))
 	err := ioctl(f, sgIO, unsafe.Pointer(&h))
 	runtime.KeepAlive(data)
-	runtime.KeepAlive(&cdb)
-	runtime.KeepAlive(&sense)
+	runtime.KeepAlive(cdb)
+	runtime.KeepAlive(sense)
 	if err != nil {
 		return ataResult{}, err
 	}
 	if len(data) > 0 && h.status == 0 && h.host == 0 {
 		return ataResult{}, nil // nobody asks for the registers
 	}
-	if r, ok := registers(sense[:]); ok && h.host == 0 {
+	if r, ok := registers(sense); ok && h.host == 0 {
 		return r, nil
 	}
 	return ataResult{}, fmt.Errorf("ATA command %#02x: SCSI status %#x, host status %#x, sense % x", c.command, h.status, h.host, sense[:max(h.sbLen, 22)])
@@ -165,7 +164,6 @@ type ataDisk struct {
 // Bits of word 128.
 const (
 	secSupported = 1 << 0
-	secEnabled   = 1 << 1
 	secLocked    = 1 << 2
 	secFrozen    = 1 << 3
 	secExpired   = 1 << 4
@@ -270,10 +268,8 @@ func (a ataDisk) unlock() error {
 
 // secureErase sets a password, without which the command is refused, and erases; a successful erase takes the password off again.
 func (a ataDisk) secureErase(enhanced bool) error {
-	if a.security&secEnabled == 0 {
-		if _, err := a.d.ataDo(ataCommand{command: ataSetPassword, count: 1, write: true}, secret(0)); err != nil {
-			return err
-		}
+	if _, err := a.d.ataDo(ataCommand{command: ataSetPassword, count: 1, write: true}, secret(0)); err != nil { // in place of one that it has
+		return err
 	}
 	var mode uint16
 	if enhanced {

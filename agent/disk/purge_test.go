@@ -198,7 +198,7 @@ func (a *sata) ATA(_ *os.File, c ataCommand, data []byte) (ataResult, error) {
 	case ataIdentify:
 		security := a.security
 		if a.password != "" {
-			security |= secEnabled
+			security |= 1 << 1 // enabled
 		}
 		binary.LittleEndian.PutUint16(data[118:], a.sanitize)
 		binary.LittleEndian.PutUint16(data[256:], security)
@@ -259,6 +259,7 @@ func TestATAErasesItself(t *testing.T) {
 		"Frozen":    {sata{security: secSupported | secFrozen}, "", "", machine.Clear, "the firmware has frozen"},
 		"Old":       {sata{}, "", "", machine.Clear, "ATA secure erase: the disk does not know it"},
 		"CutOff":    {sata{security: secSupported | secLocked, password: password}, "ata-secure-erase", "erase", machine.Purge, ""},
+		"Unlocked":  {sata{security: secSupported, password: "theirs"}, "ata-secure-erase", "erase", machine.Purge, ""}, // by a firmware that knows it
 		"Refuses":   {sata{security: secSupported, fails: true}, "", "", machine.Clear, "ata-secure-erase: ATA command 0xf4"},
 		"Exhausted": {sata{security: secSupported | secExpired}, "", "", machine.Clear, "too many wrong passwords"},
 	} {
