@@ -124,7 +124,7 @@ func (h *hands) write(ctx context.Context, image *machine.ImageRef, progress fun
 func proofs(disks []machine.Disk, clean bool) []machine.Erasure {
 	var list []machine.Erasure
 	for _, d := range disks {
-		list = append(list, machine.Erasure{Serial: d.Serial, Size: d.Size, Method: "simulated", Sampled: d.Size, Clean: clean})
+		list = append(list, machine.Erasure{Serial: d.Serial, Size: d.Size, Method: "simulated", Level: machine.Clear, Sampled: d.Size, Clean: clean})
 	}
 	return list
 }

@@ -12,7 +12,7 @@ type ErasureCertificate struct {
 	Machine string `json:"machine"` // id
 	Name    string `json:"name"`    // of the machine
 	System  string `json:"system_serial,omitempty"`
-	Order   string `json:"order,omitempty"` // whose data it was; empty: nobody's since the disk was last erased
+	Order   string `json:"order,omitempty"` // whose data it was; empty where no order held the machine when it was taken back
 	Job     string `json:"job"`
 	Attempt int    `json:"attempt"`
 

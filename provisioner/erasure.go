@@ -18,19 +18,30 @@ type KeptErasure struct {
 	Body []byte // bareyard.signed/1, or the certificate alone where no key signed it
 }
 
-// certify draws the certificate of each disk that the RAM disk has read back, or could not erase. The disks are those on record, whatever else
-// the RAM disk speaks of.
+// certify draws the certificate of each disk on record, whatever else the RAM disk speaks of, once it was read back or the RAM disk has given up.
 func (e *Engine) certify(w *Work, r machine.Report) error {
+	if r.Step == machine.StepEraseAll && r.Phase != machine.Failed {
+		return nil // yet to be read back
+	}
 	var found []machine.Erasure
 	if json.Unmarshal(r.Result, &found) != nil {
-		return nil // it said nothing of single disks
+		found = nil // it gave up before it came to single disks
 	}
-	for _, d := range w.Machine.Hardware.Disks {
-		i := slices.IndexFunc(found, func(f machine.Erasure) bool { return f.Serial == d.Serial })
-		if i < 0 || r.Step == machine.StepEraseAll && found[i].Detail == "" { // erased, and yet to be read back
-			continue
+	var erased []machine.Erasure // what was done, should the RAM disk that reads back be another boot than the one that erased
+	if r.Step == machine.StepProve && json.Unmarshal(w.Job.Result, &erased) != nil {
+		erased = nil
+	}
+	for n, d := range w.Machine.Hardware.Disks {
+		f := machine.Erasure{Serial: d.Serial}
+		if i := slices.IndexFunc(found, func(f machine.Erasure) bool { return f.Serial == d.Serial }); i >= 0 {
+			f = found[i]
 		}
-		f := found[i]
+		if i := slices.IndexFunc(erased, func(e machine.Erasure) bool { return e.Serial == d.Serial }); i >= 0 && f.Method == "" {
+			f.Model, f.Method, f.Level, f.Lacks = erased[i].Model, erased[i].Method, erased[i].Level, erased[i].Lacks
+		}
+		if f.Detail == "" && (r.Phase == machine.Failed && !f.Clean || r.Step == machine.StepEraseAll) {
+			f.Detail = "not read back: " + r.Error
+		}
 		f.Size, f.Sampled = d.Size, min(max(f.Sampled, 0), d.Size)
 		f.Model, f.Method, f.Detail = clip(f.Model), clip(f.Method), clip(f.Detail)
 		f.Lacks = slices.Clone(f.Lacks[:min(len(f.Lacks), 16)])
@@ -38,14 +49,11 @@ func (e *Engine) certify(w *Work, r machine.Report) error {
 			f.Lacks[k] = clip(f.Lacks[k])
 		}
 		f.Clean = f.Clean && f.Sampled > 0 && r.Step == machine.StepProve
-		if f.Level != machine.Purge {
-			f.Level = machine.Clear
-		}
-		if !f.Clean {
+		if !f.Clean || f.Method == "" || f.Level != machine.Purge && f.Level != machine.Clear {
 			f.Level = ""
 		}
 		k, err := newErasure(machine.ErasureCertificate{
-			Schema: machine.ErasureSchema, ID: fmt.Sprintf("e-%s-%d-%d", strings.TrimPrefix(w.Job.ID, "j-"), w.Job.Attempt, i+1),
+			Schema: machine.ErasureSchema, ID: fmt.Sprintf("e-%s-%d-%d", strings.TrimPrefix(w.Job.ID, "j-"), w.Job.Attempt, n+1),
 			Machine: w.Machine.ID, Name: w.Machine.Name, System: w.Machine.Hardware.Serial, Order: w.Job.OrderID, Job: w.Job.ID, Attempt: w.Job.Attempt,
 			Erasure: f, At: w.Now.UTC(),
 		}, e.ReportKey)

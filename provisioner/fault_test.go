@@ -230,7 +230,7 @@ func TestFailedWipe(t *testing.T) {
 	if got := y.machine(m.ID); got.State != machine.Quarantined || got.Reason == "" {
 		t.Errorf("machine is %s (%s)", got.State, got.Reason)
 	}
-	y.certified(provisioner.ErasureFilter{OrderID: o.ID}, "DAT1 not erased  by : byte 4096 is not zero", "SYS1 erased clear by : ")
+	y.certified(provisioner.ErasureFilter{OrderID: o.ID}, "DAT1 not erased  by zeroout: byte 4096 is not zero", "SYS1 erased  by zeroout: ")
 }
 
 // TestTwoOrdersForTheLastMachine: one wins, the others are told that it is sold out.

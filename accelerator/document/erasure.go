@@ -75,6 +75,8 @@ func levelText(c machine.ErasureCertificate) string {
 		return "none: not proven clean"
 	case c.Level == machine.Purge:
 		return "purge: it erased itself, and every address was overwritten"
+	case c.Level == machine.Clear:
+		return "clear: every address was overwritten"
 	}
-	return "clear: every address was overwritten"
+	return "not known"
 }

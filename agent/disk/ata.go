@@ -9,6 +9,8 @@ import (
 	"runtime"
 	"time"
 	"unsafe"
+
+	"github.com/bareyard/bareyard/machine"
 )
 
 // ataCommand is a command of ACS-4 with its registers.
@@ -27,6 +29,7 @@ type ataResult struct {
 	status, err uint8
 	count       uint16
 	lba         uint64
+	coarse      bool // of count's upper half only whether it is zero
 }
 
 // Commands: ATA/ATAPI Command Set - 4 (ACS-4).
@@ -46,8 +49,9 @@ const (
 	scrambleKey = 0x43727970 // "Cryp"
 	blocksKey   = 0x426b4572 // "BkEr"
 
-	ataFast      = 30 * time.Second
-	ataEraseTime = 47 * time.Hour // the step's deadline ends it before
+	ataFast = 30 * time.Second
+
+	ataEraseMost = 18 * time.Hour // of a disk's own erasure: the step ends after 48 hours, and the overwriting follows
 )
 
 // password locks a disk for the time of its secure erase. It is no secret: whoever finds a disk locked by an erase that was cut off
@@ -133,7 +137,7 @@ func registers(sense []byte) (r ataResult, ok bool) {
 		if sense[12] != 0 || sense[13] != informationAvailable {
 			return r, false
 		}
-		r = ataResult{status: sense[4], err: sense[3], count: uint16(sense[6]), lba: uint64(sense[9]) | uint64(sense[10])<<8 | uint64(sense[11])<<16}
+		r = ataResult{status: sense[4], err: sense[3], count: uint16(sense[6]), lba: uint64(sense[9]) | uint64(sense[10])<<8 | uint64(sense[11])<<16, coarse: true}
 		if sense[8]&0x40 != 0 {
 			r.count |= 0xff00
 		}
@@ -150,6 +154,9 @@ func (d *device) ataDo(c ataCommand, data []byte) (ataResult, error) {
 	r, err := d.protocol.ATA(d.f, c, data)
 	if err == nil && r.status&0x21 != 0 { // ERR, DF
 		err = fmt.Errorf("ATA command %#02x: status %#02x, error %#02x", c.command, r.status, r.err)
+		if r.status&0x20 == 0 && r.err&0x04 != 0 { // ABRT
+			err = refusal{err}
+		}
 	}
 	return r, err
 }
@@ -159,11 +166,13 @@ type ataDisk struct {
 	d        *device
 	sanitize uint16 // word 59
 	security uint16 // word 128
+	time     uint16 // word 90: of an enhanced secure erase
 }
 
 // Bits of word 128.
 const (
 	secSupported = 1 << 0
+	secEnabled   = 1 << 1
 	secLocked    = 1 << 2
 	secFrozen    = 1 << 3
 	secExpired   = 1 << 4
@@ -177,46 +186,75 @@ func (d *device) ata() (a ataDisk, err error) {
 		return a, err
 	}
 	word := func(n int) uint16 { return binary.LittleEndian.Uint16(page[2*n:]) }
-	return ataDisk{d, word(59), word(128)}, nil
+	return ataDisk{d, word(59), word(128), word(90)}, nil
 }
 
-// methods returns how the disk can erase itself, the strongest first, and why it cannot do better.
-func (a ataDisk) methods() (list []selfErase, lacks []string) {
-	if a.sanitize&(1<<12) == 0 || a.sanitize&(1<<13|1<<15) == 0 {
+// methods returns how the disk, which has no password, can erase itself, the strongest first, and why it cannot do better. A normal secure
+// erase is not among them: it reaches no more than overwriting does.
+func (a ataDisk) methods(rotates bool) (list []selfErase, lacks []string) {
+	_, _, unreadable := a.progress()
+	switch known := a.sanitize & (1<<13 | 1<<15); {
+	case a.sanitize&(1<<12) == 0:
 		lacks = append(lacks, "ATA sanitize: the disk does not know it")
-	} else {
-		if a.sanitize&(1<<15) != 0 {
+	case known == 0:
+		lacks = append(lacks, "ATA sanitize: the disk knows overwriting alone")
+	case unreadable != nil: // it would begin, and nobody would know when it ends
+		lacks = append(lacks, fmt.Sprintf("ATA sanitize: how far it is cannot be asked: %v", unreadable))
+	default:
+		if known&(1<<15) != 0 {
 			list = append(list, a.sanitizes("ata-sanitize-block", sanitizeBlocks, blocksKey))
 		}
-		if a.sanitize&(1<<13) != 0 {
+		if known&(1<<13) != 0 {
 			list = append(list, a.sanitizes("ata-sanitize-crypto", sanitizeScramble, scrambleKey))
 		}
 	}
-	switch {
+	level := machine.Clear // of flash: NIST SP 800-88, table A-8
+	if rotates {
+		level = machine.Purge
+	}
+	switch takes := a.eraseTime(rotates); {
 	case a.security&secSupported == 0:
 		lacks = append(lacks, "ATA secure erase: the disk does not know it")
 	case a.security&secFrozen != 0:
 		lacks = append(lacks, "ATA secure erase: the firmware has frozen the disk's security settings")
 	case a.security&secExpired != 0:
 		lacks = append(lacks, "ATA secure erase: too many wrong passwords; the disk wants to be switched off and on")
-	case a.security&secEnhanced != 0:
-		list = append(list, selfErase{"ata-enhanced-secure-erase", func(context.Context, func(float64)) error { return a.secureErase(true) }})
-		fallthrough
+	case a.security&secEnhanced == 0:
+		lacks = append(lacks, "ATA secure erase: the disk knows the normal one alone, which reaches no more than overwriting")
+	case takes > ataEraseMost:
+		lacks = append(lacks, fmt.Sprintf("ATA secure erase: it would take %s", takes))
 	default:
-		list = append(list, selfErase{"ata-secure-erase", func(context.Context, func(float64)) error { return a.secureErase(false) }})
+		list = append(list, selfErase{"ata-enhanced-secure-erase", level, func(context.Context, func(float64)) error { return a.secureErase(takes) }})
 	}
 	return list, lacks
 }
 
+// eraseTime is what an enhanced secure erase takes: as the disk says, in units of two minutes (ACS-4, 9.11.5.4), or as long as writing it whole at 150 MB/s
+// where it says nothing, or no more than "long".
+func (a ataDisk) eraseTime(rotates bool) time.Duration {
+	units, most := a.time&0xff, uint16(0xff)
+	if a.time&(1<<15) != 0 {
+		units, most = a.time&0x7fff, 0x7fff
+	}
+	says := time.Duration(units) * 2 * time.Minute
+	if units == 0 || units == most {
+		says = 10 * time.Minute
+		if rotates {
+			says = max(says, time.Duration(a.d.Size/150e6)*time.Second)
+		}
+	}
+	return says
+}
+
 func (a ataDisk) sanitizes(name string, feature uint16, key uint64) selfErase {
-	return selfErase{name, func(ctx context.Context, share func(float64)) error {
+	return selfErase{name, machine.Purge, func(ctx context.Context, share func(float64)) error {
 		if state, _, err := a.progress(); err == nil && state == sanitizeRuns { // begun by an agent that died
 			if err := a.await(ctx, share); err != nil && !errors.Is(err, errEraseFailed) {
 				return err
 			}
 		}
 		if _, err := a.d.ataDo(ataCommand{command: ataSanitize, feature: feature, lba: key, extended: true}, nil); err != nil {
-			return err
+			return outcome(err)
 		}
 		return a.await(ctx, share)
 	}}
@@ -246,7 +284,7 @@ func (a ataDisk) progress() (state int, done float64, err error) {
 	switch {
 	case err != nil:
 		return sanitizeFailed, 0, err
-	case r.count&(1<<14) != 0 && r.lba&0xffff != 0xffff: // all ones: nothing runs
+	case r.count&(1<<14) != 0 && !(r.coarse && r.lba&0xffff == 0xffff): // all ones: nothing runs
 		return sanitizeRuns, float64(r.lba&0xffff) / 65536, nil
 	case r.count&(1<<15) != 0:
 		return sanitizeDone, 1, nil
@@ -254,30 +292,34 @@ func (a ataDisk) progress() (state int, done float64, err error) {
 	return sanitizeFailed, 0, nil
 }
 
-// unlock opens a disk that an erase which was cut off has left locked. A disk that somebody else has locked stays so: nothing can be
-// written to it nor read.
-func (a ataDisk) unlock() error {
-	if a.security&secLocked == 0 {
+// open takes off the password that an erase of ours which was cut off has left. A disk that somebody else has given one locks itself at its
+// next start: it is not fit for stock.
+func (a *ataDisk) open() error {
+	if a.security&secEnabled == 0 {
 		return nil
 	}
-	if _, err := a.d.ataDo(ataCommand{command: ataUnlock, count: 1, write: true}, secret(0)); err != nil {
-		return fmt.Errorf("the disk is locked by a password that is not ours, set by whoever had it before: unlock it by hand, or replace it: %w", err)
+	const theirs = "the disk has a password that is not ours, set by whoever had it before: take it off by hand, or replace the disk: %w"
+	if a.security&secLocked != 0 {
+		if _, err := a.d.ataDo(ataCommand{command: ataUnlock, count: 1, write: true}, secret(0)); err != nil {
+			return fmt.Errorf(theirs, err)
+		}
 	}
+	if _, err := a.d.ataDo(ataCommand{command: ataDisablePassword, count: 1, write: true}, secret(0)); err != nil {
+		return fmt.Errorf(theirs, err)
+	}
+	a.security &^= secEnabled | secLocked
 	return nil
 }
 
 // secureErase sets a password, without which the command is refused, and erases; a successful erase takes the password off again.
-func (a ataDisk) secureErase(enhanced bool) error {
-	if _, err := a.d.ataDo(ataCommand{command: ataSetPassword, count: 1, write: true}, secret(0)); err != nil { // in place of one that it has
+func (a ataDisk) secureErase(takes time.Duration) error {
+	if _, err := a.d.ataDo(ataCommand{command: ataSetPassword, count: 1, write: true}, secret(0)); err != nil {
 		return err
 	}
-	var mode uint16
-	if enhanced {
-		mode = 1 << 1
-	}
+	const enhanced = 1 << 1
 	_, err := a.d.ataDo(ataCommand{command: ataErasePrepare}, nil)
 	if err == nil {
-		_, err = a.d.ataDo(ataCommand{command: ataEraseUnit, count: 1, write: true, timeout: ataEraseTime}, secret(mode))
+		_, err = a.d.ataDo(ataCommand{command: ataEraseUnit, count: 1, write: true, timeout: 2*takes + time.Hour}, secret(enhanced))
 	}
 	if err == nil {
 		return nil
@@ -286,7 +328,7 @@ func (a ataDisk) secureErase(enhanced bool) error {
 	if unlocked != nil {
 		return fmt.Errorf("%w: %w; the password %q stays on the disk: %w", errEraseFailed, err, password, unlocked)
 	}
-	return err
+	return outcome(err)
 }
 
 // secret is the block that goes with the security commands: a word of flags and the password.

@@ -84,13 +84,14 @@ func (s Set) erase(ctx context.Context, want machine.Disk, wrote func(int64)) (m
 	defer d.Close()
 
 	var methods []string
-	own, lacks, err := d.purge(ctx, wrote)
+	rotates := text(filepath.Join(s.Sys, "block", found.Name), "queue/rotational") != "0" // "" is not known: the weaker claim holds for both
+	own, lacks, err := d.purge(ctx, rotates, wrote)
 	if e.Lacks = lacks; err != nil {
 		return e, err
 	}
-	if own != "" {
-		methods, e.Level = append(methods, own), machine.Purge
-		s.Log.Info("the disk has erased itself", "serial", want.Serial, "method", own)
+	if own.name != "" {
+		methods, e.Level = append(methods, own.name), own.level
+		s.Log.Info("the disk has erased itself", "serial", want.Serial, "method", own.name)
 	}
 	span := [2]uint64{0, uint64(d.Size)}
 	for _, m := range []struct {
@@ -117,7 +118,7 @@ func (s Set) erase(ctx context.Context, want machine.Disk, wrote func(int64)) (m
 	if !clean {
 		s.Log.Warn("zeroing did not zero: writing zeros", "serial", d.Serial, "error", zeroErr)
 		wrote(-counted)
-		methods = append(slices.DeleteFunc(methods, func(m string) bool { return m != own }), "overwrite")
+		methods = append(slices.DeleteFunc(methods, func(m string) bool { return m != own.name }), "overwrite")
 		if err := d.overwrite(ctx, 0, d.Size, wrote); err != nil {
 			return e, err
 		}

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"time"
 	"unsafe"
 
+	"github.com/bareyard/bareyard/machine"
 	"golang.org/x/sys/unix"
 )
 
@@ -49,6 +51,18 @@ const (
 type nvmeStatus uint16
 
 func (s nvmeStatus) Error() string { return fmt.Sprintf("NVMe status %#03x", uint16(s)&0x7ff) }
+
+// answer sorts what the kernel or the controller says of a command: refused are Invalid Opcode, Invalid Field, Operation Denied, Invalid Format and
+// Sanitize Prohibited, and what the kernel did not send.
+func answer(err error) error {
+	var s nvmeStatus
+	switch {
+	case errors.As(err, &s) && slices.Contains([]nvmeStatus{0x001, 0x002, 0x015, 0x10a, 0x123}, s&0x7ff),
+		errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EINVAL), errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES), errors.Is(err, unix.EOPNOTSUPP):
+		return refusal{err}
+	}
+	return err
+}
 
 // protocol sends a disk commands of its own, past the kernel's block layer. The kernel is it outside of tests.
 type protocol interface {
@@ -93,8 +107,7 @@ type nvmeDisk struct {
 	sanitizes uint32 // SANICAP
 	formats   bool   // Format NVM
 	crypto    bool   // Format NVM knows cryptographic erase
-	wide      bool   // Format NVM with an erase touches every namespace
-	others    int    // further namespaces on the same drive
+	others    int    // further namespaces on the same drive, which this machine need not show
 	cdw10     uint32 // of Format NVM: the format that the namespace has
 }
 
@@ -116,7 +129,7 @@ func (d *device) nvme() (n nvmeDisk, ok bool, err error) {
 	}
 	oacs, fna := le.Uint16(controller[256:]), controller[524]
 	n.sanitizes = le.Uint32(controller[328:])
-	n.formats, n.crypto, n.wide = oacs&2 != 0, fna&4 != 0, fna&3 != 0
+	n.formats, n.crypto = oacs&2 != 0, fna&4 != 0
 	list := uint32(0x02)  // namespaces that this controller sees
 	if oacs&(1<<3) != 0 { // it manages namespaces: those that other controllers see as well
 		list = 0x10
@@ -139,40 +152,34 @@ func (d *device) nvme() (n nvmeDisk, ok bool, err error) {
 	return n, true, nil
 }
 
-// methods returns how the namespace can erase itself, the strongest first, and why it cannot do better.
+// methods returns how the namespace, the only one of its drive, can erase itself, the strongest first, and why it cannot do better.
 func (n nvmeDisk) methods() (list []selfErase, lacks []string) {
 	switch {
 	case n.sanitizes&7 == 0:
 		lacks = append(lacks, "NVMe sanitize: the drive does not know it")
-	case n.others > 0:
-		lacks = append(lacks, fmt.Sprintf("NVMe sanitize: %d further namespaces on the drive would go with it", n.others))
-	default:
-		for _, s := range []struct {
-			name        string
-			bit, sanact uint32
-		}{{"nvme-sanitize-block", 1 << 1, 2}, {"nvme-sanitize-crypto", 1 << 0, 4}} {
-			if n.sanitizes&s.bit != 0 {
-				list = append(list, selfErase{s.name, func(ctx context.Context, share func(float64)) error { return n.sanitize(ctx, s.sanact, share) }})
-			}
+	case n.sanitizes&3 == 0:
+		lacks = append(lacks, "NVMe sanitize: the drive knows overwriting alone")
+	}
+	for _, s := range []struct {
+		name        string
+		bit, sanact uint32
+	}{{"nvme-sanitize-block", 1 << 1, 2}, {"nvme-sanitize-crypto", 1 << 0, 4}} {
+		if n.sanitizes&s.bit != 0 {
+			list = append(list, selfErase{s.name, machine.Purge, func(ctx context.Context, share func(float64)) error { return n.sanitize(ctx, s.sanact, share) }})
 		}
 	}
-	switch {
-	case !n.formats:
-		lacks = append(lacks, "NVMe format: the drive does not know it")
-	case n.wide && n.others > 0:
-		lacks = append(lacks, fmt.Sprintf("NVMe format: %d further namespaces on the drive would go with it", n.others))
-	default:
-		if n.crypto {
-			list = append(list, selfErase{"nvme-format-crypto", func(context.Context, func(float64)) error { return n.format(2) }})
-		}
-		list = append(list, selfErase{"nvme-format-erase", func(context.Context, func(float64)) error { return n.format(1) }})
+	if !n.formats {
+		return list, append(lacks, "NVMe format: the drive does not know it")
 	}
-	return list, lacks
+	if n.crypto {
+		list = append(list, selfErase{"nvme-format-crypto", machine.Purge, func(context.Context, func(float64)) error { return n.format(2) }})
+	}
+	return append(list, selfErase{"nvme-format-erase", machine.Purge, func(context.Context, func(float64)) error { return n.format(1) }}), lacks
 }
 
 // format formats the namespace as it is formatted, with a secure erase setting.
 func (n nvmeDisk) format(ses uint32) error {
-	return n.d.protocol.NVMe(n.d.f, &nvmeCommand{opcode: nvmeFormat, nsid: n.nsid, cdw10: n.cdw10 | ses<<9, timeout: uint32(nvmeEraseTimeout / time.Millisecond)}, nil)
+	return outcome(answer(n.d.protocol.NVMe(n.d.f, &nvmeCommand{opcode: nvmeFormat, nsid: n.nsid, cdw10: n.cdw10 | ses<<9, timeout: uint32(nvmeEraseTimeout / time.Millisecond)}, nil)))
 }
 
 // Status of a sanitize operation, SSTAT bits 2:0.
@@ -196,7 +203,7 @@ func (n nvmeDisk) sanitize(ctx context.Context, sanact uint32, share func(float6
 		}
 	}
 	const unrestricted = 1 << 3 // AUSE: after a failure the drive can be brought back
-	if err := n.d.protocol.NVMe(n.d.f, &nvmeCommand{opcode: nvmeSanitize, cdw10: sanact | unrestricted}, nil); err != nil {
+	if err := outcome(answer(n.d.protocol.NVMe(n.d.f, &nvmeCommand{opcode: nvmeSanitize, cdw10: sanact | unrestricted}, nil))); err != nil {
 		return err
 	}
 	return n.await(ctx, share)

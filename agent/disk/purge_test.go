@@ -40,6 +40,7 @@ type drive struct {
 	formats  []uint32
 	progress int
 	began    bool
+	breaks   bool // Format NVM does
 }
 
 func (v *drive) Namespace(*os.File) (uint32, error) { return 1, nil }
@@ -48,6 +49,12 @@ func (v *drive) NVMe(_ *os.File, c *nvmeCommand, data []byte) error {
 	le := binary.LittleEndian
 	if slices.Contains(v.refuse, c.opcode) {
 		return nvmeStatus(0x4002)
+	}
+	if (c.opcode == nvmeSanitize || c.opcode == nvmeFormat) && v.began && v.progress < v.runs {
+		return nvmeStatus(0x01d) // Sanitize In Progress
+	}
+	if c.opcode == nvmeFormat && v.breaks {
+		return nvmeStatus(0x006) // Internal Error
 	}
 	switch c.opcode {
 	case nvmeIdentify:
@@ -91,6 +98,11 @@ func eraseWith(t *testing.T, p protocol) (e machine.Erasure, steps []int64, err 
 	r := newRack(t)
 	l := r.add("nvme0n1", "A", 8*mib)
 	r.put("devices/pci0000:00/nvme0n1/model", "ACME 990\x00 \n")
+	if a, ok := p.(*sata); ok && a.rotates {
+		r.put("block/nvme0n1/queue/rotational", "1\n")
+	} else {
+		r.put("block/nvme0n1/queue/rotational", "0\n")
+	}
 	r.set.protocol = p
 	synctest.Test(t, func(t *testing.T) {
 		var all []machine.Erasure
@@ -124,9 +136,8 @@ func TestNVMeErasesItself(t *testing.T) {
 		"KeysAlone":        {drive{sanicap: 1, spaces: []uint32{1}, status: sanitizeDoneAsWas}, "nvme-sanitize-crypto", machine.Purge, []string{"NVMe format: the drive does not know it"}, []uint32{4 | ause}, nil},
 		"FormatsWithKeys":  {drive{oacs: 2, fna: 4, spaces: []uint32{1}}, "nvme-format-crypto", machine.Purge, []string{"NVMe sanitize: the drive does not know it"}, nil, []uint32{2<<9 | 0x2153 | 1<<8}},
 		"Formats":          {drive{oacs: 2, spaces: []uint32{1}}, "nvme-format-erase", machine.Purge, []string{"NVMe sanitize: the drive does not know it"}, nil, []uint32{1<<9 | 0x2153 | 1<<8}},
-		"OthersAreSpared":  {drive{sanicap: 3, oacs: 2 | 8, fna: 2, spaces: []uint32{1, 2}}, "", machine.Clear, []string{"NVMe sanitize: 1 further namespaces on the drive would go with it", "NVMe format: 1 further namespaces on the drive would go with it"}, nil, nil},
-		"OneOfTwoFormats":  {drive{sanicap: 3, oacs: 2, spaces: []uint32{1, 2}}, "nvme-format-erase", machine.Purge, []string{"NVMe sanitize: 1 further namespaces on the drive would go with it"}, nil, []uint32{1<<9 | 0x2153 | 1<<8}},
 		"Refused":          {drive{sanicap: 2, oacs: 2, spaces: []uint32{1}, refuse: []uint8{nvmeSanitize, nvmeFormat}}, "", machine.Clear, []string{"nvme-sanitize-block: NVMe status 0x002", "nvme-format-erase: NVMe status 0x002"}, nil, nil},
+		"OverwritesAlone":  {drive{sanicap: 4, spaces: []uint32{1}}, "", machine.Clear, []string{"NVMe sanitize: the drive knows overwriting alone", "NVMe format: the drive does not know it"}, nil, nil},
 		"KnowsNothing":     {drive{spaces: []uint32{1}}, "", machine.Clear, []string{"NVMe sanitize: the drive does not know it", "NVMe format: the drive does not know it"}, nil, nil},
 		"WasAtIt":          {drive{sanicap: 2, spaces: []uint32{1}, runs: 2, status: sanitizeDone, began: true}, "nvme-sanitize-block", machine.Purge, []string{"NVMe format: the drive does not know it"}, []uint32{2 | ause}, nil},
 	} {
@@ -153,6 +164,16 @@ func TestNVMeFailsToEraseItself(t *testing.T) {
 	v := &drive{sanicap: 2, spaces: []uint32{1}, runs: 1, status: sanitizeFailed}
 	if _, _, err := eraseWith(t, v); err == nil || !strings.Contains(err.Error(), "sanitize failed") {
 		t.Errorf("error %v", err)
+	}
+	if _, _, err := eraseWith(t, &drive{oacs: 2, spaces: []uint32{1}, breaks: true}); !errors.Is(err, errEraseFailed) {
+		t.Errorf("a format that broke off: %v", err)
+	}
+	// What is in a namespace that nobody has on record would stay.
+	for _, oacs := range []uint16{2, 2 | 8} {
+		v := &drive{sanicap: 3, oacs: oacs, fna: 4, spaces: []uint32{1, 2}}
+		if _, _, err := eraseWith(t, v); err == nil || !strings.Contains(err.Error(), "1 further namespaces that are not on record") || v.sanact != nil || v.formats != nil {
+			t.Errorf("two namespaces: %v, %+v", err, v)
+		}
 	}
 	// One that succeeds by its next method is clean.
 	v = &drive{sanicap: 2, oacs: 2, spaces: []uint32{1}, status: sanitizeFailed}
@@ -182,7 +203,11 @@ type sata struct {
 	ready              bool // ERASE PREPARE was the command before
 	runs               int
 	end                ataResult
-	fails              bool
+	fails, refuses     bool
+	mute               bool // its controller passes no registers on
+	wasAt              bool // the sanitize of an agent that died runs
+	rotates            bool
+	time               uint16 // word 90
 	did                []string
 }
 
@@ -201,6 +226,7 @@ func (a *sata) ATA(_ *os.File, c ataCommand, data []byte) (ataResult, error) {
 			security |= 1 << 1 // enabled
 		}
 		binary.LittleEndian.PutUint16(data[118:], a.sanitize)
+		binary.LittleEndian.PutUint16(data[180:], a.time)
 		binary.LittleEndian.PutUint16(data[256:], security)
 	case ataSanitize:
 		if !c.extended {
@@ -211,10 +237,16 @@ func (a *sata) ATA(_ *os.File, c ataCommand, data []byte) (ataResult, error) {
 				a.runs--
 				return ataResult{count: 1 << 14, lba: 0x8000}, nil
 			}
+			if a.mute {
+				return ataResult{}, errors.New("no registers")
+			}
 			if a.fails {
-				return aborted, nil
+				return ataResult{}, nil
 			}
 			return a.end, nil
+		}
+		if a.runs > 0 && a.did != nil || a.wasAt && a.runs > 0 {
+			return aborted, nil
 		}
 		if c.feature == sanitizeBlocks && c.lba != 0x426b4572 || c.feature == sanitizeScramble && c.lba != 0x43727970 {
 			return aborted, nil
@@ -233,7 +265,13 @@ func (a *sata) ATA(_ *os.File, c ataCommand, data []byte) (ataResult, error) {
 	case ataErasePrepare:
 		a.ready = true
 	case ataEraseUnit:
-		if !ready || given != a.password || given == "" || a.fails || c.timeout < time.Hour {
+		if !ready || given != a.password || given == "" || c.timeout < time.Hour {
+			return aborted, nil
+		}
+		if a.fails {
+			return ataResult{status: 0x51, err: 0x10}, nil
+		}
+		if a.refuses {
 			return aborted, nil
 		}
 		a.password = ""
@@ -245,25 +283,34 @@ func (a *sata) ATA(_ *os.File, c ataCommand, data []byte) (ataResult, error) {
 }
 
 func TestATAErasesItself(t *testing.T) {
+	const enhanced = secSupported | secEnhanced
+	done := ataResult{count: 1 << 15, lba: 0xffff}
 	for name, c := range map[string]struct {
-		disk   sata
-		method string
-		did    string
-		level  machine.ErasureLevel
-		lack   string
+		disk    sata
+		rotates bool
+		method  string
+		did     string
+		level   machine.ErasureLevel
+		lack    string
 	}{
-		"Blocks":    {sata{sanitize: 1<<12 | 1<<13 | 1<<15, security: secSupported, runs: 2, end: ataResult{count: 1 << 15, lba: 0xffff}}, "ata-sanitize-block", "blocks", machine.Purge, ""},
-		"Keys":      {sata{sanitize: 1<<12 | 1<<13, security: secSupported | secFrozen, end: ataResult{count: 0xff00, lba: 0xffff}}, "ata-sanitize-crypto", "keys", machine.Purge, "frozen"},
-		"Enhanced":  {sata{security: secSupported | secEnhanced}, "ata-enhanced-secure-erase", "enhanced", machine.Purge, "ATA sanitize: the disk does not know it"},
-		"Plain":     {sata{security: secSupported}, "ata-secure-erase", "erase", machine.Purge, "ATA sanitize: the disk does not know it"},
-		"Frozen":    {sata{security: secSupported | secFrozen}, "", "", machine.Clear, "the firmware has frozen"},
-		"Old":       {sata{}, "", "", machine.Clear, "ATA secure erase: the disk does not know it"},
-		"CutOff":    {sata{security: secSupported | secLocked, password: password}, "ata-secure-erase", "erase", machine.Purge, ""},
-		"Unlocked":  {sata{security: secSupported, password: "theirs"}, "ata-secure-erase", "erase", machine.Purge, ""}, // by a firmware that knows it
-		"Refuses":   {sata{security: secSupported, fails: true}, "", "", machine.Clear, "ata-secure-erase: ATA command 0xf4"},
-		"Exhausted": {sata{security: secSupported | secExpired}, "", "", machine.Clear, "too many wrong passwords"},
+		"Blocks":    {sata{sanitize: 1<<12 | 1<<13 | 1<<15, security: enhanced, runs: 2, end: done}, false, "ata-sanitize-block", "blocks", machine.Purge, ""},
+		"Keys":      {sata{sanitize: 1<<12 | 1<<13, security: secSupported | secFrozen, end: ataResult{count: 0xff00, lba: 0xffff, coarse: true}}, false, "ata-sanitize-crypto", "keys", machine.Purge, "frozen"},
+		"WasAtIt":   {sata{sanitize: 1<<12 | 1<<15, runs: 3, wasAt: true, end: done}, false, "ata-sanitize-block", "blocks", machine.Purge, ""},
+		"Mute":      {sata{sanitize: 1<<12 | 1<<15, mute: true}, false, "", "", machine.Clear, "ATA sanitize: how far it is cannot be asked: no registers"},
+		"Overwrite": {sata{sanitize: 1<<12 | 1<<14, end: done}, true, "", "", machine.Clear, "ATA sanitize: the disk knows overwriting alone"},
+		"Flash":     {sata{security: enhanced, time: 2}, false, "ata-enhanced-secure-erase", "enhanced", machine.Clear, "ATA sanitize: the disk does not know it"},
+		"Platters":  {sata{security: enhanced, time: 150}, true, "ata-enhanced-secure-erase", "enhanced", machine.Purge, "ATA sanitize: the disk does not know it"},
+		"TooLong":   {sata{security: enhanced, time: 1<<15 | 600}, true, "", "", machine.Clear, "ATA secure erase: it would take"},
+		"Plain":     {sata{security: secSupported}, true, "", "", machine.Clear, "which reaches no more than overwriting"},
+		"Frozen":    {sata{security: enhanced | secFrozen}, true, "", "", machine.Clear, "the firmware has frozen"},
+		"Old":       {sata{}, true, "", "", machine.Clear, "ATA secure erase: the disk does not know it"},
+		"CutOff":    {sata{security: enhanced | secLocked, password: password}, true, "ata-enhanced-secure-erase", "enhanced", machine.Purge, ""},
+		"LeftOpen":  {sata{sanitize: 1<<12 | 1<<15, security: secSupported, password: password, end: done}, false, "ata-sanitize-block", "blocks", machine.Purge, ""},
+		"Refuses":   {sata{security: enhanced, refuses: true}, true, "", "", machine.Clear, "ata-enhanced-secure-erase: ATA command 0xf4"},
+		"Exhausted": {sata{security: enhanced | secExpired}, true, "", "", machine.Clear, "too many wrong passwords"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			c.disk.rotates = c.rotates
 			e, _, err := eraseWith(t, &c.disk)
 			if err != nil {
 				t.Fatal(err)
@@ -278,15 +325,27 @@ func TestATAErasesItself(t *testing.T) {
 	}
 }
 
-// A tenant may have locked a disk: nobody can say that it is clean, nor write to it.
-func TestATALockedBySomebodyElse(t *testing.T) {
-	a := &sata{security: secSupported | secLocked, password: "theirs"}
-	if _, _, err := eraseWith(t, a); err == nil || !strings.Contains(err.Error(), "locked by a password that is not ours") || a.did != nil {
-		t.Errorf("error %v, did %q", err, a.did)
+// A disk that a tenant has given a password locks itself at its next start, if it has not yet: nobody can say that it is fit for stock.
+func TestATAHasAPassword(t *testing.T) {
+	for name, a := range map[string]*sata{
+		"Locked":   {security: secSupported | secEnhanced | secLocked, password: "theirs"},
+		"Unlocked": {sanitize: 1<<12 | 1<<15, security: secSupported | secEnhanced, password: "theirs"}, // by a firmware that knows it
+		"Frozen":   {security: secSupported | secFrozen, password: "theirs"},
+	} {
+		if _, _, err := eraseWith(t, a); err == nil || !strings.Contains(err.Error(), "has a password that is not ours") || a.did != nil {
+			t.Errorf("%s: error %v, did %q", name, err, a.did)
+		}
 	}
-	a = &sata{sanitize: 1<<12 | 1<<15, fails: true}
-	if _, _, err := eraseWith(t, a); !errors.Is(err, errEraseFailed) {
-		t.Errorf("a sanitize that failed: %v", err)
+}
+
+func TestATAFailsToEraseItself(t *testing.T) {
+	for name, a := range map[string]*sata{
+		"Sanitize":    {sanitize: 1<<12 | 1<<15, fails: true},
+		"SecureErase": {security: secSupported | secEnhanced, fails: true},
+	} {
+		if _, _, err := eraseWith(t, a); !errors.Is(err, errEraseFailed) || a.password != "" {
+			t.Errorf("%s: %v, password %q", name, err, a.password)
+		}
 	}
 }
 
@@ -299,7 +358,7 @@ func TestRegisters(t *testing.T) {
 	}{
 		"Descriptor":   {"7201001d0000000e 090c0100800000ff00ff00004050", ataResult{status: 0x50, count: 0x8000, lba: 0xffff}, true},
 		"Error":        {"720b00000000000e 090c000400010003000200014051", ataResult{status: 0x51, err: 4, count: 1, lba: 0x010203}, true},
-		"Fixed":        {"f000010050400000c0ffff00001d00000000 00000000", ataResult{status: 0x50, count: 0xff00, lba: 0xffff}, true},
+		"Fixed":        {"f000010050400000c0ffff00001d00000000 00000000", ataResult{status: 0x50, count: 0xff00, lba: 0xffff, coarse: true}, true},
 		"FixedOther":   {"70000500000000 0a00000000240000000000 000000", ataResult{}, false},
 		"OtherSegment": {"7205200000000000 0000000000000000000000000000", ataResult{}, false},
 		"None":         {"00000000000000000000000000000000000000000000", ataResult{}, false},

@@ -123,7 +123,13 @@ func readSource(ctx context.Context, source string) ([]byte, error) {
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	res, err := http.DefaultClient.Do(req)
+	client := http.Client{CheckRedirect: func(to *http.Request, via []*http.Request) error {
+		if len(via) >= 10 || via[0].URL.Scheme == "https" && to.URL.Scheme != "https" { // whoever sits there could give others
+			return fmt.Errorf("it leads on to %s://%s", to.URL.Scheme, to.URL.Host)
+		}
+		return nil
+	}}
+	res, err := client.Do(req)
 	if err != nil {
 		return nil, unavailable(err)
 	}
