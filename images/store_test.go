@@ -338,5 +338,5 @@ func ExampleStore_Import() {
 	s := &Store{Dir: dir}
 	_, err = s.Import(context.Background(), Import{Name: "debian-12", Reader: strings.NewReader("<!DOCTYPE html>")})
 	fmt.Println(err)
-	// Output: the file is a web page, not a raw or qcow2 disk
+	// Output: the file is a web page, not a disk in a format that is read here: raw, qcow2, vmdk or vhd
 }

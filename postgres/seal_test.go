@@ -153,7 +153,7 @@ func TestRekey(t *testing.T) {
 func everySealedColumn(t *testing.T, db *DB) {
 	t.Helper()
 	open := []string{"ticket.hash", "ticket.parent", "api_token.hash", "console_record.data", "visit.nonce", "visit.token",
-		"report.body", "report_key.public", "acceptance_run.report"}
+		"report.body", "report_key.public", "acceptance_run.report", "erasure.body"}
 	rows, err := db.pool.Query(t.Context(), `SELECT c.table_name || '.' || c.column_name FROM information_schema.columns c
 		WHERE c.data_type = 'bytea' AND c.table_schema = 'public' AND c.table_name NOT LIKE 'river%'`)
 	if err != nil {

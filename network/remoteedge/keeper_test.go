@@ -51,8 +51,8 @@ func TestKeeperRemembers(t *testing.T) {
 		if !again.has("a") || again.has("b") || !again.has("c") || again.has("stranger") {
 			t.Errorf("after a reboot the edge carries %v", again.ports)
 		}
-		if again.applied != 4 {
-			t.Errorf("applied %d times in 25 s, want guards, at once and every 10 s", again.applied)
+		if again.applied != 5 {
+			t.Errorf("applied %d times in 25 s, want guards, at once with a look at the whole, and every 10 s", again.applied)
 		}
 	})
 }
