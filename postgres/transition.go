@@ -74,6 +74,18 @@ func (db *DB) Place(ctx context.Context, o machine.Order, key, digest string, fn
 	return placed, err
 }
 
+// Placed implements provisioner.Store.
+func (db *DB) Placed(ctx context.Context, project, key, digest string) (o machine.Order, there bool, err error) {
+	err = pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) (err error) {
+		o, err = sameRequest(ctx, tx, project, key, digest)
+		return err
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return o, false, nil
+	}
+	return o, err == nil, err
+}
+
 // lockHeld locks a machine, its active job and the order that holds it.
 func lockHeld(ctx context.Context, tx pgx.Tx, w *provisioner.Work, id string) error {
 	if err := lockMachine(ctx, tx, w, id); err != nil || w.Machine.OrderID == "" {

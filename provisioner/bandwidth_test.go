@@ -345,6 +345,12 @@ func TestI05ReinstallOnce(t *testing.T) {
 	y.refused(err, machine.Conflict, "Idempotency-Key")
 	_, err = y.Reinstall(t.Context(), o.ID, "debian-12", "gpu1", false, "k2")
 	y.refused(err, machine.Conflict, "")
+	y.must(y.db.PutImage(t.Context(), machine.Image{Name: "debian-12", Digest: strings.Repeat("ef", 32), Size: 1 << 20, BIOS: true, UEFI: true, ImageFacts: machine.ImageFacts{Architecture: machine.ARM64}}))
+	if again, err = y.Reinstall(t.Context(), o.ID, "debian-12", "gpu1", false, "k"); err != nil || again.JobID != first.JobID {
+		t.Errorf("the repeated reinstall after the image was changed is job %s, %v", again.JobID, err)
+	}
+	_, err = y.Reinstall(t.Context(), o.ID, "debian-12", "gpu1", false, "k2")
+	y.refused(err, machine.Invalid, "image")
 	// A refused request is not remembered: mended, it goes through with the same key.
 	_, err = y.SetBandwidth(t.Context(), o.ID, rates(5000, 0), false, "k3")
 	y.refused(err, machine.Invalid, "bandwidth")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -278,6 +279,16 @@ func TestI05Idempotency(t *testing.T) {
 	r.Bandwidth = 200
 	if _, err := y.Place(t.Context(), r, "key-1"); machine.CodeOf(err) != machine.Conflict {
 		t.Errorf("the key with another content: %v", err)
+	}
+	y.must(y.db.PutImage(t.Context(), machine.Image{Name: "debian-12", Digest: strings.Repeat("ef", 32), Size: 1 << 20, BIOS: true, UEFI: true, ImageFacts: machine.ImageFacts{Architecture: machine.ARM64}}))
+	if o, err := y.Place(t.Context(), y.request(), "key-1"); err != nil || o.ID != ids[0] {
+		t.Errorf("the same key after the image was changed: %s, %v", o.ID, err)
+	}
+	if _, err := y.Place(t.Context(), y.request(), "key-2"); machine.CodeOf(err) != machine.Invalid {
+		t.Errorf("another key after the image was changed: %v", err)
+	}
+	if _, err := y.Place(t.Context(), r, "key-1"); machine.CodeOf(err) != machine.Conflict {
+		t.Errorf("the key with another content after the image was changed: %v", err)
 	}
 }
 

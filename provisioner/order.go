@@ -42,11 +42,16 @@ func (e *Engine) Place(ctx context.Context, r Request, key string) (machine.Orde
 		ID: NewID("o"), Project: r.Project, Class: r.Class, Image: r.Image, Line: r.Line, Bandwidth: r.Bandwidth,
 		SSHKeys: r.SSHKeys, Hostname: r.Hostname, Months: max(r.Months, 1), State: machine.OrderPlaced,
 	}
-	image, line, err := e.check(ctx, &o, r)
+	digest, err := digestOf(r)
 	if err != nil {
 		return machine.Order{}, err
 	}
-	digest, err := digestOf(r)
+	image, line, err := e.check(ctx, &o, r)
+	if err != nil && key != "" { // what was on offer when he asked first may not be any more
+		if first, there, err := e.Store.Placed(ctx, o.Project, key, digest); there || err != nil {
+			return first, err
+		}
+	}
 	if err != nil {
 		return machine.Order{}, err
 	}
@@ -268,13 +273,13 @@ func (e *Engine) Reinstall(ctx context.Context, orderID, imageName, consent stri
 	if err != nil {
 		return machine.Order{}, err
 	}
-	image, err := e.image(ctx, imageName, order.Project)
-	if err != nil {
-		return machine.Order{}, err
-	}
+	image, unusable := e.image(ctx, imageName, order.Project) // of no account to who asks again
 	var o machine.Order
 	err = e.once(ctx, orderID, key, []any{"reinstall", imageName, consent, wipeData}, &o, func(w *Work) error {
 		defer func() { o = *w.Order }()
+		if unusable != nil {
+			return unusable
+		}
 		if w.Order.State != machine.OrderActive {
 			return &machine.Error{Code: machine.Conflict, Message: fmt.Sprintf("order is %s", w.Order.State), Hint: "only an active order can be reinstalled"}
 		}

@@ -27,6 +27,8 @@ type Store interface {
 	// Place inserts an order. When the project has used the key before, fn is not called and that order is
 	// returned if digest, which names the content of the request, is the same; else a Conflict.
 	Place(ctx context.Context, o machine.Order, key, digest string, fn func(*Work) error) (machine.Order, error)
+	// Placed returns the order that the project has used the key for, if there is one: a Conflict when its digest is another.
+	Placed(ctx context.Context, project, key, digest string) (o machine.Order, there bool, err error)
 	// Overdue lists machines whose running job is past its due time, oldest first, at most n.
 	Overdue(ctx context.Context, n int) ([]string, error)
 	// Exposed lists the desired public ports of all machines, for reconciliation.
