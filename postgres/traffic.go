@@ -36,7 +36,7 @@ func (db *DB) Round(ctx context.Context, slot time.Time, now []network.Counter, 
 		if err != nil {
 			return err
 		}
-		samples, err := withRests(ctx, tx, slot, now, measure(before, holder))
+		samples, err := withRests(ctx, tx, slot, before, now, measure(before, holder))
 		if err != nil {
 			return err
 		}
@@ -91,8 +91,8 @@ func lockMeters(ctx context.Context, tx pgx.Tx) error {
 }
 
 // withRests adds what counters that are no more had counted to the samples of their orders, and forgets it. A count that goes on
-// after all has it in itself.
-func withRests(ctx context.Context, tx pgx.Tx, slot time.Time, now []network.Counter, samples []provisioner.OrderSample) ([]provisioner.OrderSample, error) {
+// after all has it in itself, but for what passed after the round had read it: that is kept for the next round.
+func withRests(ctx context.Context, tx pgx.Tx, slot time.Time, before, now []network.Counter, samples []provisioner.OrderSample) ([]provisioner.OrderSample, error) {
 	rows, err := tx.Query(ctx, `DELETE FROM traffic_rest RETURNING order_id, machine_id, direction, epoch, bytes, at, doubt`)
 	if err != nil {
 		return nil, fmt.Errorf("read rests of traffic: %w", err)
@@ -101,11 +101,28 @@ func withRests(ctx context.Context, tx pgx.Tx, slot time.Time, now []network.Cou
 	var c network.Counter
 	var bytes int64
 	var doubt string
+	keep := &pgx.Batch{}
 	_, err = pgx.ForEachRow(rows, []any{&r.OrderID, &r.MachineID, &c.Direction, &c.Epoch, &bytes, &c.At, &doubt}, func() error {
 		goesOn := func(n network.Counter) bool {
 			return n.Machine == r.MachineID && n.Direction == c.Direction && time.Duration(n.Epoch-c.Epoch).Abs() <= n.Slack
 		}
-		if slices.ContainsFunc(now, goesOn) {
+		if n := slices.IndexFunc(now, goesOn); n >= 0 {
+			if !c.At.After(now[n].At) {
+				return nil
+			}
+			var was *network.Counter
+			if b := slices.IndexFunc(before, func(b network.Counter) bool { return b.Machine == r.MachineID && b.Direction == c.Direction }); b >= 0 {
+				was = &before[b]
+			}
+			beyond := bytes
+			if slices.ContainsFunc(samples, func(s provisioner.OrderSample) bool { return s.OrderID == r.OrderID && s.MachineID == r.MachineID }) {
+				counted, _ := provisioner.RestOf(was, now[n])
+				beyond -= int64(counted)
+			}
+			if beyond > 0 || doubt != "" {
+				keep.Queue(`INSERT INTO traffic_rest (order_id, machine_id, direction, epoch, bytes, at, doubt) VALUES ($1, $2, $3, $4, $5, $6, $7)`,
+					r.OrderID, r.MachineID, c.Direction, c.Epoch, max(beyond, 0), c.At, doubt)
+			}
 			return nil
 		}
 		in := slot
@@ -130,6 +147,9 @@ func withRests(ctx context.Context, tx pgx.Tx, slot time.Time, now []network.Cou
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read rests of traffic: %w", err)
+	}
+	if err := tx.SendBatch(ctx, keep).Close(); err != nil {
+		return nil, fmt.Errorf("keep rests of traffic: %w", err)
 	}
 	return samples, nil
 }

@@ -445,6 +445,40 @@ func TestRoundDuringLastReading(t *testing.T) {
 	}
 }
 
+// TestRoundReadBeforeLastReading: what passed after a round had read its counters is in the last reading, which that round does not drop; and
+// in a count that goes on after all.
+func TestRoundReadBeforeLastReading(t *testing.T) {
+	for name, goesOn := range map[string]bool{"Gone": false, "Goes on": true} {
+		t.Run(name, func(t *testing.T) {
+			y, m, o, at := counted(t)
+			ctx, epoch, begin := t.Context(), at.Add(-time.Hour), at
+			m.count(o.MachineID, at, epoch, 1_000, 2_000, "")
+			y.round(at)
+			at = at.Add(5 * time.Minute)
+			m.count(o.MachineID, at.Add(time.Second), epoch, 1_600, 2_700, "")
+			counters, _ := m.Counters(ctx)
+			y.must(y.db.Rest(ctx, o.MachineID, o.ID, counters))
+			m.count(o.MachineID, at, epoch, 1_500, 2_600, "")
+			y.round(at)
+			at = at.Add(5 * time.Minute)
+			wantUp, wantDown := int64(600), int64(700)
+			m.counters = nil
+			if goesOn {
+				m.count(o.MachineID, at, epoch, 1_650, 2_750, "")
+				wantUp, wantDown = 650, 750
+			}
+			y.round(at)
+			var up, down int64
+			for _, s := range y.samples(o, begin.Add(-time.Hour), 2*time.Hour) {
+				up, down = up+s.Up, down+s.Down
+			}
+			if up != wantUp || down != wantDown {
+				t.Errorf("billed are %d and %d bytes of %d and %d", up, down, wantUp, wantDown)
+			}
+		})
+	}
+}
+
 // TestRestOf: what a counter that is about to go has counted, and whether that can be billed.
 func TestRestOf(t *testing.T) {
 	at := time.Date(2027, 3, 1, 0, 0, 0, 0, time.UTC)
