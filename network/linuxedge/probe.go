@@ -268,13 +268,18 @@ func (s *segment) askARP(a netip.Addr) []byte {
 	return append(append(f, make([]byte, 6)...), a.AsSlice()...)
 }
 
-// answerARP reads a reply. Whoever names another sender than the frame's own puts the blame on a third.
+// answerARP reads a reply. Whoever names another sender than the frame's own may put the blame on a third, or be a router with a virtual
+// MAC address (VRRP): somebody answers, and nobody knows who.
 func (s *segment) answerARP(f []byte) (network.Answer, bool) {
-	if len(f) < 42 || binary.BigEndian.Uint16(f[20:]) != 2 || !bytes.Equal(f[6:12], f[22:28]) {
+	if len(f) < 42 || binary.BigEndian.Uint16(f[20:]) != 2 {
 		return network.Answer{}, false
 	}
 	a, _ := netip.AddrFromSlice(f[28:32])
-	return network.Answer{Addr: a, By: net.HardwareAddr(f[22:28]).String(), On: "on " + s.name}, true
+	answer := network.Answer{Addr: a, On: "on " + s.name}
+	if bytes.Equal(f[6:12], f[22:28]) {
+		answer.By = net.HardwareAddr(f[22:28]).String()
+	}
+	return answer, true
 }
 
 // askNDP is the question to those whose IPv6 address ends alike: from no address, that of duplicate address detection.
