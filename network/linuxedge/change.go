@@ -53,6 +53,7 @@ func (s *session) change(ctx context.Context, set []network.Port, remove []strin
 			}
 		}
 	}
+	st.suspect(st.records)
 	majors := st.majors(st.records)
 	for i := range s.links {
 		if st.trees[i], err = s.glance(side(i), majors, minors); err != nil || st.trees[i] == nil {
@@ -66,6 +67,7 @@ func (s *session) change(ctx context.Context, set []network.Port, remove []strin
 	if !maps.Equal(st.majors(want), majors) {
 		return false, nil
 	}
+	st.suspect(want)
 	for id := range st.named {
 		r, wanted := want[id]
 		if _, there := st.records[id]; there || !wanted {
@@ -150,6 +152,27 @@ func (s *session) lookAt(side side, handle uint32) (c class, there bool, err err
 		ceil = binary.NativeEndian.Uint64(v)
 	}
 	return class{parent: msg.Parent, rate: bandwidth(rate, ceil)}, true, nil
+}
+
+// suspect adds the routes and neighbours that a crash may have left of named ports beside those that their records ask for: they are deleted
+// if they are there.
+func (st *state) suspect(records map[string]record) {
+	for id := range st.named {
+		r, ok := records[id]
+		if !ok {
+			continue
+		}
+		for _, p := range r.Addrs {
+			if _, known := st.routes[p]; !known {
+				st.routes[p] = stray
+			}
+		}
+		for _, n := range []netip.Addr{nextHop4(r.minor), nextHop6(r.minor)} {
+			if _, known := st.neighs[n]; !known {
+				st.neighs[n] = ""
+			}
+		}
+	}
 }
 
 // doubt forgets the routes and neighbours that named ports are to have: their records say so, and nobody has looked. They are made again.

@@ -39,6 +39,9 @@ func TestChangeOfOne(t *testing.T) {
 		{"Rate", func() { a.Up, a.Down = network.Fixed(7_000), network.Bandwidth{Kbit: 8_000, Burst: 9_000} }},
 		{"Blackhole", func() { a.Mode = network.Blackhole }},
 		{"Off", func() { a.Mode = network.Off }},
+		{"Off again, with what a crash left", func() {
+			w.ip(w.edge, "route add "+a.Addrs[0].String()+" via 169.254.0.16 dev down0 onlink proto 98", "route add blackhole "+a.Addrs[1].String()+" proto 98")
+		}},
 		{"On", func() { a.Mode = network.On }},
 		{"MAC", func() { a.MAC = "02:00:00:00:02:77" }},
 		{"MAC back", func() { a.MAC = w.tenants[0].port.MAC }},

@@ -102,7 +102,7 @@ func (s *session) unlead(st *state, routes map[netip.Prefix]hop, hops map[netip.
 			continue
 		}
 		err := s.rt.NeighDel(&netlink.Neigh{LinkIndex: s.links[downlink].Attrs().Index, IP: n.AsSlice()})
-		if err != nil && !errors.Is(err, unix.ENOENT) {
+		if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EAFNOSUPPORT) { // a kernel without IPv6
 			return fmt.Errorf("delete neighbour %s: %w", n, err)
 		}
 		delete(st.neighs, n)
@@ -111,8 +111,11 @@ func (s *session) unlead(st *state, routes map[netip.Prefix]hop, hops map[netip.
 }
 
 func routeType(to hop) int {
-	if to == blackhole {
+	switch to {
+	case blackhole:
 		return unix.RTN_BLACKHOLE
+	case stray:
+		return unix.RTN_UNSPEC // whatever it is
 	}
 	return unix.RTN_UNICAST
 }
