@@ -2,9 +2,9 @@ package network
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/netip"
-
-	"github.com/bareyard/bareyard/machine"
 )
 
 // Answer is somebody who answers at an address that nobody should have.
@@ -21,7 +21,10 @@ type Prober interface {
 	Probe(ctx context.Context, addrs []netip.Prefix) ([]Answer, error)
 }
 
-// Probe has the edge of a site look for users of addresses. An edge that cannot is an Unavailable error that says so.
+// ErrCannotProbe is what an edge says that has no way to look. Any other failure of a probe may be over the next time.
+var ErrCannotProbe = errors.New("cannot look whether somebody uses an address")
+
+// Probe has the edge of a site look for users of addresses. One that cannot is ErrCannotProbe.
 func Probe(ctx context.Context, edge Edge, site string, addrs []netip.Prefix) ([]Answer, error) {
 	if sites, ok := edge.(*Sites); ok {
 		name, err := sites.at(site)
@@ -37,5 +40,5 @@ func Probe(ctx context.Context, edge Edge, site string, addrs []netip.Prefix) ([
 	if caps, err := edge.Caps(ctx); err == nil {
 		driver = caps.Driver
 	}
-	return nil, &machine.Error{Code: machine.Unavailable, Message: "an edge with driver " + driver + " cannot look whether somebody uses an address"}
+	return nil, fmt.Errorf("an edge with driver %s %w", driver, ErrCannotProbe)
 }

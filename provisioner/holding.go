@@ -42,7 +42,7 @@ func (e *Engine) AddAddresses(ctx context.Context, orderID string, family, count
 	if err != nil {
 		return nil, err
 	}
-	instead, later := e.prove(ctx, orderID)
+	instead, later := e.prove(ctx, orderID, false)
 	added = given(added, instead) // also what was replaced before it failed
 	if len(instead) > 0 && key != "" {
 		if err := e.answerAnew(ctx, orderID, key, []any{"addresses", family, count}, added); err != nil {

@@ -2,6 +2,7 @@ package provisioner
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -20,12 +21,17 @@ type Prober interface {
 const (
 	probeTime  = 3 * time.Second // bounds one probe; it takes less than one unless the edge is far away or busy
 	probeTurns = 5               // how often an order is given other addresses at once
+	probeTries = 3               // how often it is looked before addresses are given out without
 	probeLater = 10 * time.Second
 )
 
+// errUnseen says that nobody knows yet whether somebody uses addresses.
+var errUnseen = errors.New("cannot see whether somebody uses")
+
 // prove looks whether somebody else uses the addresses that an order has got lately, and gives it others for those. It returns
-// what was given for what. No transaction is open while it looks.
-func (e *Engine) prove(ctx context.Context, orderID string) (instead map[netip.Prefix]netip.Prefix, err error) {
+// what was given for what. No transaction is open while it looks. A look that comes to nothing is errUnseen and leaves the addresses
+// unproven, unless it is the last one or the edge has no way to look.
+func (e *Engine) prove(ctx context.Context, orderID string, last bool) (instead map[netip.Prefix]netip.Prefix, err error) {
 	instead = map[netip.Prefix]netip.Prefix{}
 	for range probeTurns + 1 { // the last one finds nothing more to look at
 		var look []netip.Prefix
@@ -52,6 +58,9 @@ func (e *Engine) prove(ctx context.Context, orderID string) (instead map[netip.P
 		cancel()
 		if ctx.Err() != nil {
 			return instead, ctx.Err()
+		}
+		if failure != nil && !last && !errors.Is(failure, network.ErrCannotProbe) {
+			return instead, fmt.Errorf("%w %s: %v", errUnseen, list(look), failure)
 		}
 		var tasks []network.Task
 		var turn map[netip.Prefix]netip.Prefix
@@ -216,8 +225,16 @@ func given(addrs []netip.Prefix, instead map[netip.Prefix]netip.Prefix) (out []n
 	return out
 }
 
-// actProbe proves addresses whose request was cut off by a crash.
-func (e *Engine) actProbe(ctx context.Context, orderID string) error {
-	_, err := e.prove(ctx, orderID)
-	return err
+// actProbe proves addresses whose request was cut off by a crash, or by an edge that did not answer. That is tried again later.
+func (e *Engine) actProbe(ctx context.Context, a Action) error {
+	_, err := e.prove(ctx, a.OrderID, a.Try+1 >= probeTries)
+	if !errors.Is(err, errUnseen) {
+		return err
+	}
+	e.log().Warn("addresses are looked at later", "order", a.OrderID, "err", err)
+	return e.Store.OnOrder(ctx, a.OrderID, func(w *Work) error {
+		a.Try, a.After = a.Try+1, probeLater
+		w.Actions = append(w.Actions, a)
+		return nil
+	})
 }

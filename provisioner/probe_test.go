@@ -194,11 +194,59 @@ func TestLastAddressInUse(t *testing.T) {
 // TestEdgeCannotProbe: it is said, and nobody waits.
 func TestEdgeCannotProbe(t *testing.T) {
 	y := newYard(t)
-	y.squatters(nil).fail = errors.New("an edge with driver manual cannot look")
+	y.squatters(nil).fail = fmt.Errorf("an edge with driver manual %w", network.ErrCannotProbe)
 	o := y.active(1, nil)
 	if got := y.told(o.ID, "address.unproven"); len(got) != 1 || !strings.Contains(got[0], "driver manual cannot look") {
 		t.Errorf("events: %q", got)
 	}
+}
+
+// TestProbeFails: an edge that does not answer for a moment has not said that an address is free: it is asked again, three times in all.
+func TestProbeFails(t *testing.T) {
+	silent := errors.New("edge e1 does not answer")
+	t.Run("Then Answers", func(t *testing.T) {
+		y := newYard(t)
+		s := y.squatters(map[string]string{"203.0.113.0": "02:00:5e:20:00:77"})
+		s.fail = silent
+		s.while = func([]netip.Prefix) { s.while = func([]netip.Prefix) { s.fail = nil } }
+		o := y.active(1, nil)
+		if o.Address.String() != "203.0.113.1" || len(y.told(o.ID, "address.unproven")) != 0 {
+			t.Errorf("the order has %s, events: %q", o.Address, y.told(o.ID, "address.unproven"))
+		}
+	})
+	t.Run("Stays Silent", func(t *testing.T) {
+		y := newYard(t)
+		s := y.squatters(nil)
+		looks := 0
+		s.fail, s.while = silent, func([]netip.Prefix) { looks++ }
+		o := y.active(1, nil)
+		if got := y.told(o.ID, "address.unproven"); looks != 3 || len(got) != 1 || !strings.Contains(got[0], "edge e1 does not answer") {
+			t.Errorf("after %d looks, events: %q", looks, got)
+		}
+	})
+	t.Run("At Added Ones", func(t *testing.T) {
+		y := newYard(t)
+		s := y.squatters(nil)
+		o := y.active(1, nil)
+		s.fail = silent
+		added, err := y.AddAddresses(t.Context(), o.ID, 4, 1, "")
+		y.must(err)
+		for range 2 {
+			if got := y.order(o.ID).Unproven; !slices.Equal(got, added) {
+				t.Errorf("nobody has looked at %v yet, unproven are %v", added, got)
+			}
+			_, err = y.db.Conn.Exec(t.Context(), `UPDATE river_job SET state = 'available' WHERE state = 'scheduled' AND args->'action'->>'kind' = 'probe'`)
+			y.must(err)
+			y.must(y.act(provisioner.ActProbe))
+		}
+		s.fail, s.by = nil, map[string]string{added[0].Addr().String(): ""}
+		_, err = y.db.Conn.Exec(t.Context(), `UPDATE river_job SET state = 'available' WHERE state = 'scheduled' AND args->'action'->>'kind' = 'probe'`)
+		y.must(err)
+		y.must(y.act(provisioner.ActProbe))
+		if got := y.order(o.ID); len(got.Unproven) != 0 || slices.Contains(got.Addresses, added[0]) {
+			t.Errorf("the order has %v, of which nobody has looked at %v", got.Addresses, got.Unproven)
+		}
+	})
 }
 
 // TestAddedAddressInUse: an address that is added to a running order is looked at before it is routed, and a repeated request is told

@@ -28,7 +28,7 @@ func (e *Engine) Act(ctx context.Context, a Action) error {
 	case ActLeave:
 		return e.actLeave(ctx, a)
 	case ActProbe:
-		return e.actProbe(ctx, a.OrderID)
+		return e.actProbe(ctx, a)
 	case ActEnrol:
 		return e.actEnrol(ctx, a)
 	}
@@ -180,7 +180,7 @@ func (e *Engine) carryOut(ctx context.Context, m machine.Machine, j machine.Job,
 		}
 		err = errors.Join(err, e.closePorts(ctx, m)) // that one waits for somebody must not leave the other open
 		if j.Kind == machine.ProvisionJob && o != nil && err == nil {
-			_, err = e.prove(ctx, o.ID)
+			_, err = e.prove(ctx, o.ID, j.Try >= probeTries)
 		}
 		return err
 	case machine.StepShutDown:

@@ -162,6 +162,7 @@ type Action struct {
 	After     time.Duration `json:"after,omitempty"`
 	Address   netip.Prefix  `json:"address,omitzero"`
 
+	Try    int           `json:"try,omitempty"`    // of a probe: how many came to nothing before
 	Longer time.Duration `json:"longer,omitempty"` // than others it may take
 	Slow   bool          `json:"slow,omitempty"`   // its BMC was silent: it waits among others of that sort, and keeps nobody else waiting
 }

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/bareyard/bareyard/machine"
@@ -57,10 +58,11 @@ type problem struct {
 	Field   string       `json:"field,omitempty"`
 	Hint    string       `json:"hint,omitempty"`
 	Pending bool         `json:"pending,omitempty"` // network.ErrPending
+	Blind   bool         `json:"blind,omitempty"`   // network.ErrCannotProbe
 }
 
 func problemOf(err error) (int, problem) {
-	p := problem{Message: err.Error(), Pending: errors.Is(err, network.ErrPending)}
+	p := problem{Message: err.Error(), Pending: errors.Is(err, network.ErrPending), Blind: errors.Is(err, network.ErrCannotProbe)}
 	var e *machine.Error
 	if errors.As(err, &e) {
 		p.Code, p.Field, p.Hint = e.Code, e.Field, e.Hint
@@ -82,6 +84,9 @@ func (p problem) err(edge string) error {
 	message := fmt.Sprintf("edge %s: %s", edge, p.Message)
 	if p.Pending {
 		return fmt.Errorf("%s: %w", message, network.ErrPending)
+	}
+	if p.Blind {
+		return fmt.Errorf("%s%w", strings.TrimSuffix(message, network.ErrCannotProbe.Error()), network.ErrCannotProbe)
 	}
 	if p.Code == "" {
 		return errors.New(message)
