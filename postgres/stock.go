@@ -271,6 +271,7 @@ func (s stock) Prove(ctx context.Context, orderID string, ps []netip.Prefix) err
 const (
 	credulous = 3
 	crowded   = 16
+	givenUp   = 8 // how many addresses an order gives up before it waits: from then on what is used goes back to stock, behind all others
 )
 
 func (s stock) Spoil(ctx context.Context, orderID string, p netip.Prefix, by, note string) (provisioner.Belief, error) {
@@ -289,7 +290,21 @@ func (s stock) Spoil(ctx context.Context, orderID string, p netip.Prefix, by, no
 		return provisioner.AnswersForAll, nil
 	}
 	if all >= crowded {
-		return provisioner.TooManyAside, nil
+		var had int
+		if err := s.tx.QueryRow(ctx, `SELECT count(*) FROM assignment WHERE order_id = $1 AND NOT upper_inf(during)`, orderID).Scan(&had); err != nil {
+			return "", fmt.Errorf("count addresses given up: %w", err)
+		}
+		if had >= givenUp {
+			return provisioner.TooManyAside, nil
+		}
+		if err := s.release(ctx, " AND a.addr = $3", orderID, false, p); err != nil {
+			return "", err
+		}
+		// The minute keeps it from the order itself.
+		if _, err := s.tx.Exec(ctx, `UPDATE address SET free_at = clock_timestamp() + interval '1 minute' WHERE addr = $1`, p); err != nil {
+			return "", fmt.Errorf("put address back: %w", err)
+		}
+		return provisioner.PutBack, nil
 	}
 	if err := s.release(ctx, " AND a.addr = $3", orderID, true, p); err != nil {
 		return "", err

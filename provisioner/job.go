@@ -179,6 +179,18 @@ func (e *Engine) failJob(ctx context.Context, w *Work) error {
 	return nil
 }
 
+// failOrder ends a job and its order for what is not its machine's fault: that goes back to stock, as after a cancellation.
+func (e *Engine) failOrder(w *Work, reason string) error {
+	w.Order.Reason, w.Job.Reason = reason, fmt.Sprintf("%s: %s", w.Job.Step, reason)
+	if err := w.orderEvent(machine.OrderFail, "%s", reason); err != nil {
+		return err
+	}
+	if err := w.jobEvent(machine.JobFail, "%s", reason); err != nil {
+		return err
+	}
+	return e.reclaim(w)
+}
+
 // maxTried is how many machines an order may bring down: a bad image must not empty a class.
 const maxTried = 3
 

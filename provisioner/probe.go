@@ -25,6 +25,9 @@ const (
 	probeLater = 10 * time.Second
 )
 
+// errUsed says that an order waits, as others use the addresses that it is given: no fault of its machine.
+var errUsed = fmt.Errorf("%w", network.ErrPending)
+
 // errUnseen says that nobody knows yet whether somebody uses addresses.
 var errUnseen = errors.New("cannot see whether somebody uses")
 
@@ -84,7 +87,7 @@ func (e *Engine) prove(ctx context.Context, orderID string, last bool) (instead 
 			return instead, err
 		}
 	}
-	return instead, fmt.Errorf("%d addresses in a row are used by others: %w", probeTurns, network.ErrPending)
+	return instead, fmt.Errorf("%d addresses in a row are used by others: %w", probeTurns, errUsed)
 }
 
 // judgeProbe acts on what a probe found: what is free is proven, what is used is set aside and another one taken for it. An order that is
@@ -149,16 +152,19 @@ func (e *Engine) replace(ctx context.Context, w *Work, p netip.Prefix, a network
 		w.note("address.answers", "%s answers at %s as at others: it answers for everybody, and is not believed", who, bare(p))
 		return answersTask(a.By, who), false, nil
 	case TooManyAside:
-		return crowdTask(w.Order.Line), false, fmt.Errorf("%s is used by %s, and so much of line %s is set aside that an operator must look first: %w", bare(p), who, w.Order.Line, network.ErrPending)
+		return crowdTask(w.Order.Line), false, fmt.Errorf("%s is used by %s, and so much of line %s is set aside that an operator must look first: %w", bare(p), who, w.Order.Line, errUsed)
 	}
-	t = usedTask(p, who)
+	t, fate := usedTask(p, who), "it is set aside"
+	if belief == PutBack {
+		t, fate = crowdTask(w.Order.Line), "as much of the line is set aside already, it is put back"
+	}
 	family := 4
 	if p.Addr().Is6() {
 		family = 6
 	}
 	at := slices.Index(w.Order.Addresses, p)
 	others, err := w.Stock.Addresses(ctx, Want{Line: w.Order.Line, Family: family, Count: 1}, w.Order.ID)
-	if machine.CodeOf(err) == machine.Exhausted && w.Order.State == machine.OrderActive {
+	if machine.CodeOf(err) == machine.Exhausted && w.Order.State == machine.OrderActive && belief == SetAside {
 		if at >= 0 {
 			w.Order.Addresses = slices.Delete(w.Order.Addresses, at, at+1)
 		}
@@ -167,7 +173,7 @@ func (e *Engine) replace(ctx context.Context, w *Work, p netip.Prefix, a network
 		return t, true, nil
 	}
 	if machine.CodeOf(err) == machine.Exhausted {
-		return t, false, fmt.Errorf("%s is used by %s, and line %s has no other: %w", bare(p), who, w.Order.Line, network.ErrPending)
+		return t, false, fmt.Errorf("%s is used by %s, and line %s has no other: %w", bare(p), who, w.Order.Line, errUsed)
 	}
 	if err != nil {
 		return network.Task{}, false, err
@@ -179,7 +185,7 @@ func (e *Engine) replace(ctx context.Context, w *Work, p netip.Prefix, a network
 		w.Order.Address = others[0].Addr()
 	}
 	instead[p] = others[0]
-	w.note("address.conflict", "%s is used by %s: it is set aside, %s is taken instead", bare(p), who, bare(others[0]))
+	w.note("address.conflict", "%s is used by %s: %s, %s is taken instead", bare(p), who, fate, bare(others[0]))
 	e.log().Warn("an address is used by somebody", "address", bare(p), "by", who, "order", w.Order.ID)
 	return t, true, nil
 }
@@ -215,8 +221,10 @@ func crowdTask(line string) network.Task {
 // given says what became of addresses, some of which others were given for.
 func given(addrs []netip.Prefix, instead map[netip.Prefix]netip.Prefix) (out []netip.Prefix) {
 	for _, p := range addrs {
-		for q, replaced := instead[p]; replaced; q, replaced = instead[p] {
-			p = q
+		for range instead { // none stands in for itself, however often addresses go back and forth
+			if q, replaced := instead[p]; replaced {
+				p = q
+			}
 		}
 		if p.IsValid() {
 			out = append(out, p)

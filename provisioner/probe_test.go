@@ -168,6 +168,75 @@ func TestStrangersEverywhere(t *testing.T) {
 	}
 }
 
+// crowd sets 16 addresses of the line aside, and adds others.
+func (y *yard) crowd() {
+	y.t.Helper()
+	for _, p := range []string{"203.0.113.64/28", "203.0.113.96/28"} {
+		_, err := y.db.AddAddresses(y.t.Context(), "bgp", netip.MustParsePrefix(p))
+		y.must(err)
+	}
+	_, err := y.db.Conn.Exec(y.t.Context(), `UPDATE address SET state = 'conflict' WHERE addr << '203.0.113.64/28'`)
+	y.must(err)
+}
+
+// TestCrowdedLine: while too much of a line is set aside for more, orders still get what is free of it. Those who find nothing but strangers
+// wait for an operator, and fail after a day; their machines are not to blame.
+func TestCrowdedLine(t *testing.T) {
+	t.Run("Some Are Free", func(t *testing.T) {
+		y := newYard(t)
+		y.crowd()
+		y.squatters(map[string]string{"203.0.113.0": "02:00:5e:20:00:77", "203.0.113.1": ""})
+		o := y.active(1, nil)
+		if got := y.told(o.ID, "address.conflict"); o.Address.String() != "203.0.113.2" || len(got) != 2 || !strings.Contains(got[0], "put back") {
+			t.Errorf("the order has %s, events: %q", o.Address, got)
+		}
+		if got := y.addresses(provisioner.AddressFilter{State: provisioner.AddressConflict}); len(got) != 16 {
+			t.Errorf("%d addresses are set aside", len(got))
+		}
+		tasks, err := y.db.Tasks(t.Context(), network.TaskOpen)
+		y.must(err)
+		if len(tasks) != 1 || tasks[0].Subject != "bgp" {
+			t.Errorf("tasks: %+v", tasks)
+		}
+		if got := y.active(2, nil).Address.String(); got != "203.0.113.3" {
+			t.Errorf("the next order has %s, and not what is idle for longest", got)
+		}
+	})
+	t.Run("None Is Free", func(t *testing.T) {
+		y := newYard(t)
+		y.crowd()
+		y.squatters(map[string]string{"": "each"})
+		m := y.addMachine(1)
+		o, err := y.Place(t.Context(), y.request(), "")
+		y.must(err)
+		look := func() {
+			j := y.job(y.machine(m.ID).JobID)
+			y.must(y.Act(t.Context(), provisioner.Action{Kind: provisioner.ActStep, MachineID: m.ID, JobID: j.ID, Turn: j.Turn}))
+		}
+		for range 4 {
+			look()
+		}
+		if j := y.job(y.machine(m.ID).JobID); len(y.told(o.ID, "address.conflict")) != 8 || !strings.Contains(j.Reason, "an operator must look first") {
+			t.Errorf("job says %s, events: %q", j.Reason, y.told(o.ID, "address.conflict"))
+		}
+		_, err = y.db.Conn.Exec(t.Context(), `UPDATE job SET seen_at = seen_at - interval '25 hours' WHERE machine_id = $1`, m.ID)
+		y.must(err)
+		look()
+		if o = y.order(o.ID); o.State != machine.OrderFailed || !strings.Contains(o.Reason, "no address could be given") {
+			t.Errorf("the order is %s: %s", o.State, o.Reason)
+		}
+		y.turn(m.ID)
+		y.bootAgent(m.ID).until()
+		y.turn(m.ID)
+		if m = y.machine(m.ID); m.State != machine.Available || m.OrderID != "" || m.Reason != "" {
+			t.Errorf("the machine is %s: %s", m.State, m.Reason)
+		}
+		if n := y.count(`SELECT count(*) FROM address WHERE order_id IS NOT NULL`); n != 0 {
+			t.Errorf("%d addresses are held", n)
+		}
+	})
+}
+
 // TestLastAddressInUse: that a stranger uses the last address does not make the line sold out. The order waits until he has left.
 func TestLastAddressInUse(t *testing.T) {
 	y := newYard(t)

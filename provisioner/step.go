@@ -155,6 +155,9 @@ const (
 // await lets a controller step wait for a person without counting a try. SeenAt keeps when the step began.
 func (e *Engine) await(ctx context.Context, w *Work, failure error) error {
 	step, _, _ := e.step(w.Job.Kind, w.Job.Step)
+	if w.Now.Sub(w.Job.SeenAt) > patience && errors.Is(failure, errUsed) {
+		return e.failOrder(w, fmt.Sprintf("no address could be given within %s: %v", patience, failure))
+	}
 	if w.Now.Sub(w.Job.SeenAt) > patience {
 		return e.failAttempt(ctx, w, false, fmt.Sprintf("nobody did it within %s: %v", patience, failure))
 	}

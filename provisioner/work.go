@@ -81,7 +81,7 @@ type Moves interface {
 	// Prove says that it is known.
 	Prove(ctx context.Context, orderID string, ps []netip.Prefix) error
 	// Spoil takes an address from an order and out of stock, because somebody else uses it: a MAC address, or "". Any other belief
-	// than SetAside leaves it as it is.
+	// than SetAside and PutBack leaves it as it is.
 	Spoil(ctx context.Context, orderID string, p netip.Prefix, by, note string) (Belief, error)
 }
 
@@ -92,7 +92,8 @@ type Belief string
 const (
 	SetAside      Belief = "set-aside"       // believed
 	AnswersForAll Belief = "answers-for-all" // he was found at several addresses already: the answer is false
-	TooManyAside  Belief = "too-many-aside"  // so much of the line is in conflict that a person must look before more is set aside
+	PutBack       Belief = "put-back"        // so much of the line is in conflict that no more is set aside: it is in stock again, for whoever comes last
+	TooManyAside  Belief = "too-many-aside"  // and the order has put back so many that a person must look first
 )
 
 // Event is one line of the log of what happened.
