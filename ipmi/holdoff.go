@@ -65,9 +65,13 @@ func (h *holdOff) note(as [sha256.Size]byte, err error) {
 	}
 }
 
-// forget lets credentials be sent again. What was refused beside them stays so: a password that works says nothing for another.
+// forget lets credentials be sent again. What was refused or locked out beside them stays so: a password that works says nothing for another.
 func (h *holdOff) forget(as [sha256.Size]byte) {
-	*h = holdOff{refused: slices.DeleteFunc(h.refused, func(r [sha256.Size]byte) bool { return r == as })}
+	h.refused = slices.DeleteFunc(h.refused, func(r [sha256.Size]byte) bool { return r == as })
+	h.busy = time.Time{}
+	if h.locked == as {
+		h.locked, h.until = [sha256.Size]byte{}, time.Time{}
+	}
 }
 
 // pause waits before the next read or try, and reports whether there is time for one. failed is how many tries in a row found the
