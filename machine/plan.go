@@ -85,7 +85,7 @@ func Plan(kind JobKind) []Step {
 	}
 	look := Step{Name: StepInventory, Actor: Agent, Deadline: 3 * time.Minute, Quiet: time.Minute}
 	examine := Step{Name: StepExamine, Actor: Agent, Deadline: 5 * time.Minute, Quiet: time.Minute}
-	judge := Step{Name: StepJudge, Actor: Controller, Deadline: 5 * time.Minute, Tries: 5}
+	judge := Step{Name: StepJudge, Actor: Controller, Deadline: 12 * time.Minute, Tries: 5, Reads: true}
 	shutDown := Step{Name: StepShutDown, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5}
 	release := Step{Name: StepRelease, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5}
 	isolate := Step{Name: StepIsolate, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5}

@@ -1,7 +1,6 @@
 package provisioner
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -64,7 +63,7 @@ func (e *Engine) overhear(ctx context.Context, m machine.Machine, j machine.Job)
 // consult is the work of the two steps at which an acceptance job asks the BMC. After the trial one that does not answer is a finding at last, not the
 // job's end: the report is made all the same, in time that is left for it.
 func (e *Engine) consult(ctx context.Context, m machine.Machine, j machine.Job) (*heard, error) {
-	asking, cancel := context.WithTimeout(ctx, cmp.Or(e.ObeyWithin, stepTime)*3/4)
+	asking, cancel := context.WithTimeout(ctx, e.askTime(j))
 	h, err := e.overhear(asking, m, j)
 	cancel()
 	if err != nil {

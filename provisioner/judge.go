@@ -39,7 +39,7 @@ func (e *Engine) rule(ctx context.Context, m machine.Machine, j machine.Job) (*K
 		// counted is believed, and no more of that than it had.
 		took := min(max(r.Seconds, 0), machine.ValidateWithin.Seconds())
 		began := j.StepAt.Add(-time.Duration(took*float64(time.Second)) - bootSlack)
-		b := e.askedBMC(ctx, m)
+		b := e.askedBMC(ctx, m, j)
 		if j.OrderID != "" {
 			o, err := e.Shelf.Order(ctx, j.OrderID)
 			if err != nil {
@@ -171,12 +171,16 @@ func noAnswer(m machine.Machine, j machine.Job, plan accelerator.Plan, o acceler
 		Evidence: []string{why}, Advice: "read its console and its BMC's log of that time; a machine that falls silent under load again has a fault"})
 }
 
-// bmcTime bounds the reading of a BMC for a validation: it must not use up the step's time.
-const bmcTime = 30 * time.Second
+// askTime bounds the reading of a BMC for a report, which is made of what was read in the time that is left of the step's try.
+func (e *Engine) askTime(j machine.Job) time.Duration {
+	step, _, _ := e.step(j.Kind, j.Step)
+	within, _ := e.tryTime(step)
+	return within * 3 / 4
+}
 
 // askedBMC is what a machine's BMC says for its report. A BMC that does not answer is a finding, no error.
-func (e *Engine) askedBMC(ctx context.Context, m machine.Machine) *accelerator.BMC {
-	ctx, cancel := context.WithTimeout(ctx, bmcTime)
+func (e *Engine) askedBMC(ctx context.Context, m machine.Machine, j machine.Job) *accelerator.BMC {
+	ctx, cancel := context.WithTimeout(ctx, e.askTime(j))
 	defer cancel()
 	out, _, err := e.readBMC(ctx, m, "", mostEvents)
 	if err != nil && out.LogError == "" {

@@ -97,6 +97,39 @@ func (a *asked) Baseline(ctx context.Context, t ipmi.Target) (ipmi.Baseline, err
 	return a.Baselines.Baseline(ctx, t)
 }
 
+// unhurried is what BMCs say for reports, with how long they may take over it, by step.
+type unhurried struct {
+	board
+	within map[machine.StepName]time.Duration
+	job    func() machine.Job
+}
+
+func (p *unhurried) Health(ctx context.Context, t ipmi.Target) (ipmi.Health, error) {
+	end, _ := ctx.Deadline()
+	p.within[p.job().Step] = time.Until(end)
+	return p.board.Health(ctx, t)
+}
+
+// TestReportWaitsForSlowBMC: who makes a report waits three minutes for the BMC, and has a fourth for the rest.
+func TestReportWaitsForSlowBMC(t *testing.T) {
+	y, _, ms := newAcceptance(t, 2)
+	p := &unhurried{within: map[machine.StepName]time.Duration{}}
+	y.Facts = p
+	p.job = func() machine.Job { return y.job(y.machine(ms[0].ID).JobID) }
+	_, err := y.Place(t.Context(), y.request(), "")
+	y.must(err)
+	y.install(ms[0].ID)
+	p.job = func() machine.Job { return y.job(y.machine(ms[1].ID).JobID) }
+	y.begin(nil, "n2")
+	y.tend()
+	y.toTrial(ms[1].ID).finish(trialReport(ms[1], 150))
+	for _, step := range []machine.StepName{machine.StepJudge, machine.StepAskBMC, machine.StepVerdict} {
+		if got := p.within[step]; got < 170*time.Second || got > 3*time.Minute {
+			t.Errorf("%s: the BMC may take %s", step, got)
+		}
+	}
+}
+
 // TestReadingTakesLonger: a step that reads all that a BMC tells has four minutes for a try, and no other server takes it up meanwhile.
 func TestReadingTakesLonger(t *testing.T) {
 	y := newYard(t)
