@@ -175,11 +175,21 @@ func (db *DB) onRun(ctx context.Context, id string, fn func(pgx.Tx, machine.RunS
 	return err
 }
 
-// reopenRun has a run under way again, in the transition of the machine that is tried again: of a machine in a run that is over nobody would think.
+// reopenRun has a run under way again, in the transition of the machine that is tried again: of a machine in a run that is over nobody would think. One
+// that was called off and has no report yet stays so.
 func reopenRun(ctx context.Context, tx pgx.Tx, id string) error {
 	state, err := lockRun(ctx, tx, id)
 	if err != nil {
 		return err
+	}
+	if state == machine.RunCancelled {
+		var unsigned bool
+		if err := tx.QueryRow(ctx, `SELECT report IS NULL FROM acceptance_run WHERE id = $1`, id).Scan(&unsigned); err != nil {
+			return fmt.Errorf("read acceptance run: %w", err)
+		}
+		if unsigned {
+			return &machine.Error{Code: machine.Conflict, Message: fmt.Sprintf("run %s is being called off", id), Hint: "try again when its report is there"}
+		}
 	}
 	next, err := machine.NextRun(state, machine.RunReopen)
 	if err != nil {

@@ -299,9 +299,6 @@ func (e *Engine) RetryTrial(ctx context.Context, id, machineID string) error {
 	if i < 0 {
 		return notInRun(id, machineID)
 	}
-	if run.State == machine.RunCancelled && slices.ContainsFunc(run.Trials, func(t machine.Trial) bool { return t.State.Open() }) {
-		return &machine.Error{Code: machine.Conflict, Message: fmt.Sprintf("run %s is being called off", id), Hint: "try again when none of its machines waits any more"}
-	}
 	image, err := e.Shelf.Image(ctx, run.Image)
 	if err != nil {
 		return err

@@ -14,6 +14,7 @@ import (
 	"github.com/bareyard/bareyard/accelerator/document"
 	"github.com/bareyard/bareyard/ipmi"
 	"github.com/bareyard/bareyard/machine"
+	"github.com/bareyard/bareyard/postgres/postgrestest"
 	"github.com/bareyard/bareyard/provisioner"
 )
 
@@ -249,6 +250,36 @@ func TestDeathWhileARunIsChanged(t *testing.T) {
 	if got := y.run(run.ID); got.State != machine.RunUnderWay || trialOf(got, ms[1]).State != machine.TrialRunning {
 		t.Errorf("the run is %s, n2 %s", got.State, trialOf(got, ms[1]).State)
 	}
+}
+
+// calledOff is a run that somebody calls off just before what becomes of a machine is written.
+type calledOff struct{ *postgrestest.DB }
+
+func (c calledOff) OnTrial(ctx context.Context, runID, machineID string, fn func(*provisioner.Work) error) error {
+	if err := c.CallOff(ctx, runID, "the power is off tonight"); err != nil {
+		return err
+	}
+	return c.DB.OnTrial(ctx, runID, machineID, fn)
+}
+
+// TestRetryWhileARunIsCalledOff: a run that is called off while a machine of it is to be tried again stays so.
+func TestRetryWhileARunIsCalledOff(t *testing.T) {
+	y, _, ms := newAcceptance(t, 2)
+	run := y.begin(nil, "n1", "n2")
+	y.must(y.CancelRun(t.Context(), run.ID, "n1", "it is needed"))
+	y.Acceptances = calledOff{y.db}
+	if err := y.RetryTrial(t.Context(), run.ID, "n1"); machine.CodeOf(err) != machine.Conflict || !strings.Contains(err.Error(), "is being called off") {
+		t.Errorf("tried again: %v", err)
+	}
+	y.Acceptances = y.db
+	y.tend()
+	got := y.run(run.ID)
+	for _, m := range ms {
+		if tr := trialOf(got, m); got.State != machine.RunCancelled || got.Why != "the power is off tonight" || tr.State != machine.TrialCancelled || y.machine(m.ID).State != machine.Available {
+			t.Errorf("the run is %s (%s), %s %s and %s", got.State, got.Why, m.Name, tr.State, y.machine(m.ID).State)
+		}
+	}
+	y.must(y.RetryTrial(t.Context(), run.ID, "n1"))
 }
 
 // TestAdmitWaitsForThePeers: what has passed is admitted when all are done; a machine that is named, at once. Where another run has a machine by then
