@@ -86,7 +86,7 @@ func Plan(kind JobKind) []Step {
 	look := Step{Name: StepInventory, Actor: Agent, Deadline: 3 * time.Minute, Quiet: time.Minute}
 	examine := Step{Name: StepExamine, Actor: Agent, Deadline: 5 * time.Minute, Quiet: time.Minute}
 	judge := Step{Name: StepJudge, Actor: Controller, Deadline: 12 * time.Minute, Tries: 5, Reads: true}
-	shutDown := Step{Name: StepShutDown, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5}
+	shutDown := Step{Name: StepShutDown, Actor: Controller, Deadline: 6 * time.Minute, Tries: 5} // all its tries: another attempt would erase the disks once more
 	release := Step{Name: StepRelease, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5}
 	isolate := Step{Name: StepIsolate, Actor: Controller, Deadline: 3 * time.Minute, Tries: 5}
 	bios := Step{Name: StepBIOS, Actor: Controller, Deadline: 5 * time.Minute, Tries: 3}

@@ -72,6 +72,12 @@ func (e *Engine) powerOnMedia(ctx context.Context, m machine.Machine, j machine.
 	})
 }
 
+// discError is that a machine is off and what we may have inserted is not seen to be out. Its power is not cut again for that, nor its disks erased.
+type discError struct{ err error }
+
+func (d *discError) Error() string { return "a disc is left in its virtual drive: " + d.err.Error() }
+func (d *discError) Unwrap() error { return d.err }
+
 // ejectDisc takes out what we may have inserted, and returns nil only when the drives were seen empty, or nothing of ours is in them.
 func (e *Engine) ejectDisc(ctx context.Context, m machine.Machine) error {
 	if e.Drives == nil || e.Discs == nil {

@@ -141,3 +141,50 @@ func TestMediaIsTried(t *testing.T) {
 		t.Errorf("another road while a job is at work: %v", err)
 	}
 }
+
+// TestStuckDiscAfterTheWipe: a disc that does not come out of a machine that is wiped keeps it out of stock, switched off, and has nothing erased again.
+func TestStuckDiscAfterTheWipe(t *testing.T) {
+	y := newYard(t)
+	m, d := y.byDisc(1, machine.BootNetwork)
+	o, err := y.Place(t.Context(), y.request(), "")
+	y.must(err)
+	y.install(m.ID)
+	_, err = y.Release(t.Context(), o.ID)
+	y.must(err)
+	y.turn(m.ID)
+	r := y.bootAgent(m.ID)
+	d.disc, d.stuck = "http://10.98.0.1/left", ipmi.ErrBusy
+	y.must(y.db.PutDisc(t.Context(), m.ID, d.disc))
+	r.until()
+	id := y.machine(m.ID).JobID
+	y.turn(m.ID)
+	j, got := y.job(id), y.machine(m.ID)
+	if j.State != machine.JobSucceeded || j.Attempt != 1 || got.State != machine.Quarantined || !strings.Contains(got.Reason, "a disc is left in its virtual drive") {
+		t.Errorf("the job is %s in attempt %d at %s, the machine %s: %s", j.State, j.Attempt, j.Step, got.State, got.Reason)
+	}
+	if y.power[m.BMC.Address] != ipmi.Off {
+		t.Error("the machine is on")
+	}
+}
+
+// TestStuckDiscOfAFencedMachine: the power of a fenced machine is cut once, and not again for a disc that stays; that goes on being ejected.
+func TestStuckDiscOfAFencedMachine(t *testing.T) {
+	y := newYard(t)
+	m, d := y.byDisc(1, machine.BootNetwork)
+	d.disc, d.stuck = "http://10.98.0.1/left", ipmi.ErrBusy
+	y.must(y.db.PutDisc(t.Context(), m.ID, d.disc))
+	y.must(y.Move(t.Context(), m.ID, machine.Quarantine, "smells of smoke"))
+	y.power[m.BMC.Address] = ipmi.On
+	if err := y.Act(t.Context(), provisioner.Action{Kind: provisioner.ActFence, MachineID: m.ID}); err != nil || y.power[m.BMC.Address] != ipmi.Off {
+		t.Errorf("fenced: %v, and it is %s", err, y.power[m.BMC.Address])
+	}
+	y.power[m.BMC.Address] = ipmi.On // somebody looks for the fault
+	if err := y.EjectLeft(t.Context()); !errors.Is(err, ipmi.ErrBusy) {
+		t.Errorf("the disc that stays: %v", err)
+	}
+	d.stuck = nil
+	y.must(y.EjectLeft(t.Context()))
+	if d.disc != "" || y.power[m.BMC.Address] != ipmi.On {
+		t.Errorf("%q is in the drive, and the machine is %s", d.disc, y.power[m.BMC.Address])
+	}
+}

@@ -137,6 +137,11 @@ func (e *Engine) failTry(ctx context.Context, w *Work, failure error) error {
 		pause = max(pause, time.Duration(w.Job.Try)*cmp.Or(e.ObeyWithin, stepTime)/6)
 	}
 	if w.Job.Try >= step.Tries || w.Now.Add(pause).After(w.Job.StepAt.Add(step.Deadline)) {
+		var disc *discError
+		if errors.As(failure, &disc) && w.Job.Kind != machine.AcceptanceJob { // whose end it is, with its report kept
+			w.Job.Finding = also(clip(disc.Error()), w.Job.Finding)
+			return e.advance(ctx, w)
+		}
 		return e.failAttempt(ctx, w, step.Name == machine.StepRotate, failure.Error()) // another attempt would erase the disks once more
 	}
 	w.note("job.try", "try %d of %d failed: %v; next in %s", w.Job.Try, step.Tries, failure, pause)
@@ -186,11 +191,14 @@ func (e *Engine) carryOut(ctx context.Context, m machine.Machine, j machine.Job,
 			_, err = e.prove(ctx, o.ID, j.Try >= probeTries)
 		}
 		return err
-	case machine.StepShutDown:
-		if err := e.ejectDisc(ctx, m); err != nil {
+	case machine.StepShutDown: // the power first: a drive that does not obey must not keep the machine on
+		if err := e.bmc(ctx, m, func(t ipmi.Target) error { return e.Power.SetPower(ctx, t, ipmi.OpOff) }); err != nil {
 			return err
 		}
-		return e.bmc(ctx, m, func(t ipmi.Target) error { return e.Power.SetPower(ctx, t, ipmi.OpOff) })
+		if err := e.ejectDisc(ctx, m); err != nil {
+			return &discError{err}
+		}
+		return nil
 	case machine.StepPowerOff:
 		return e.bmc(ctx, m, func(t ipmi.Target) error { return e.Power.SetPower(ctx, t, ipmi.OpOff) })
 	case machine.StepNextBoot:
@@ -325,9 +333,14 @@ func (e *Engine) actFence(ctx context.Context, machineID string) error {
 	if !m.Public {
 		wires = append(wires, e.setPort(ctx, m, machine.PublicNIC, false))
 	}
-	failed := e.ejectDisc(ctx, m)
-	if m.State != machine.Active && !errors.Is(failed, ipmi.ErrUnreachable) { // who was silent is not asked twice
-		failed = errors.Join(failed, e.bmc(ctx, m, func(t ipmi.Target) error { return e.Power.SetPower(ctx, t, ipmi.OpOff) }))
+	var failed error
+	if m.State != machine.Active {
+		failed = e.bmc(ctx, m, func(t ipmi.Target) error { return e.Power.SetPower(ctx, t, ipmi.OpOff) })
+	}
+	if !errors.Is(failed, ipmi.ErrUnreachable) { // who was silent is not asked twice
+		if err := e.ejectDisc(ctx, m); err != nil { // EmptyDrives goes on with it: a disc that stays must not have the power cut again and again
+			e.log().Warn("a disc is left in a fenced machine", "machine", m.Name, "err", err)
+		}
 	}
 	if err := errors.Join(wires...); err != nil {
 		if failed != nil {
