@@ -60,7 +60,8 @@ func TestSilentBMCsKeepNobodyWaiting(t *testing.T) {
 	})
 }
 
-// TestSilentStepWaitsAside: the second try of a step whose BMC was silent is among its like, and later than that of one that was refused.
+// TestSilentStepWaitsAside: the second try of a step whose BMC was silent is among its like, and later than that of one that was refused. It keeps its place there: no
+// lease puts it back among the others.
 func TestSilentStepWaitsAside(t *testing.T) {
 	for _, silent := range []bool{true, false} {
 		y := newYard(t)
@@ -77,8 +78,8 @@ func TestSilentStepWaitsAside(t *testing.T) {
 		var queue string
 		var pause float64
 		y.must(y.db.Conn.QueryRow(t.Context(), `SELECT queue, extract(epoch FROM scheduled_at - created_at)::float8 FROM river_job ORDER BY id DESC LIMIT 1`).Scan(&queue, &pause))
-		if j = y.job(j.ID); j.Try != 2 || (queue == "slow") != silent || (pause > 5) != silent {
-			t.Errorf("silent %t: try %d, in queue %s after %.1f s", silent, j.Try, queue, pause)
+		if j = y.job(j.ID); j.Try != 2 || (queue == "slow") != silent || (pause > 5) != silent || j.Due.Equal(j.StepAt.Add(3*time.Minute)) != silent {
+			t.Errorf("silent %t: try %d, in queue %s after %.1f s, taken up by others after %s", silent, j.Try, queue, pause, j.Due.Sub(j.StepAt))
 		}
 	}
 }

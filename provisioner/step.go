@@ -147,7 +147,10 @@ func (e *Engine) failTry(ctx context.Context, w *Work, failure error) error {
 	w.note("job.try", "try %d of %d failed: %v; next in %s", w.Job.Try, step.Tries, failure, pause)
 	w.Job.Try++
 	e.schedule(w, step, pause)
-	w.Actions[len(w.Actions)-1].Slow = silent
+	if silent { // it may wait for longer than a lease: taken up anew it would wait among the others. A server's death the queue sees to
+		w.Actions[len(w.Actions)-1].Slow = true
+		w.Job.Due = w.Job.StepAt.Add(step.Deadline)
+	}
 	return nil
 }
 
