@@ -50,7 +50,7 @@ func (y *yard) tell() {
 	ctx, cancel := context.WithCancel(y.t.Context())
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- y.TellNames(ctx, time.Hour) }()
+	go func() { done <- y.TellNames(ctx, 20*time.Millisecond) }()
 	for {
 		var due int
 		y.must(y.db.Conn.QueryRow(ctx, `SELECT count(*) FROM ptr WHERE state = 'waiting' AND due <= now() OR busy > now()`).Scan(&due))
